@@ -28,8 +28,8 @@ from torch import Tensor
 from benchmarks.drawn import SIZES
 from benchmarks.problems import make
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, distributed
+from pyro_vgpds.communication import GroupCommunicator
 from pyro_vgpds.pyro_state import own_store
-from pyro_vgpds.team import ProcessTeam
 
 T = TypeVar("T")
 _IN_TURN = 3  # evaluations one after the other, as in training
@@ -72,7 +72,7 @@ def main() -> None:
             rows = slice(data.offset, data.offset + data.num_frames)
         sites = [value.detach() for value in (whole_guide.mean_bar, whole_guide.lam)]
         guide = AutoOpperArchambeau(model, mean_bar=sites[0][rows], lam=sites[1][rows])
-        elbo, team = Collapsed_ELBO(), data.team
+        elbo, communicator = Collapsed_ELBO(), data.communicator
 
         def evaluate(model: VGPDS, own: AutoOpperArchambeau, on: Sequences) -> tuple[float, list[Tensor], list[Tensor]]:
             shared, mine = list(model.parameters()), [own.mean_bar_unconstrained, own.lam_unconstrained]
@@ -104,24 +104,24 @@ def main() -> None:
             largest_difference(joint_shared, one_shared),
             largest_difference(joint_sites, [site[rows] for site in one_sites]),
         )
-        difference = team.largest([difference])[0]
-        before = team.numbers if isinstance(team, ProcessTeam) else 0
+        difference = communicator.all_reduce_max([difference])[0]
+        before = communicator.numbers if isinstance(communicator, GroupCommunicator) else 0
         in_store(1, together)
-        sent = 8 * (team.numbers - before) if isinstance(team, ProcessTeam) else 0
+        sent = 8 * (communicator.numbers - before) if isinstance(communicator, GroupCommunicator) else 0
 
         one, several = [], []
         for _ in range(args.runs):
-            team.check()
+            communicator.check()
             if rank == 0:
                 one += [in_store(0, lambda: seconds(alone)) for _ in range(_IN_TURN)]
-            team.check()
+            communicator.check()
             several += [in_store(1, lambda: seconds(together)) for _ in range(_IN_TURN)]
-        cpu = team.largest([statistics.median(time for _, time in several)])[0]
+        cpu = communicator.all_reduce_max([statistics.median(time for _, time in several)])[0]
         if rank == 0:
             wall_one, wall_several = min(time for time, _ in one), min(time for time, _ in several)
             cpu_one = statistics.median(time for _, time in one)
             print(
-                f"{args.size}: {whole!r}, {team.size} processes\n"
+                f"{args.size}: {whole!r}, {communicator.size} processes\n"
                 f"wall: {1e3 * wall_one:.1f} ms alone, {1e3 * wall_several:.1f} ms together: "
                 f"{wall_one / wall_several:.2f} times faster\n"
                 f"CPU: {1e3 * cpu_one:.1f} ms alone, at most {1e3 * cpu:.1f} ms of each together: {cpu_one / cpu:.2f}\n"

@@ -18,7 +18,7 @@ Sequences(2 sequences, 48 frames, 5 outputs)
 torch.Size([3, 5])
 """
 
-import pyro_vgpds.loading  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
+import pyro_vgpds.interrupts  # noqa: F401  # isort: skip  # first, for Ctrl-C while the others load
 
 from pyro_vgpds import kernels
 from pyro_vgpds.data.batches import SequenceDataset
@@ -37,8 +37,8 @@ from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.classifier import BayesClassifier
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior

@@ -14,8 +14,16 @@ from torch import Tensor
 from pyro_vgpds.checks import check_dtype
 
 __all__ = [
-    "NumericalError", "add_diagonal", "broadcast_shapes", "cholesky", "default_jitter", "followed", "in_double",
-    "matvec", "positive_part", "positive_power",
+    "NumericalError",
+    "add_diagonal",
+    "broadcast_shapes",
+    "cholesky",
+    "default_jitter",
+    "in_double",
+    "matvec",
+    "positive_part",
+    "positive_power",
+    "with_own_gradient",
 ]  # fmt: skip
 
 V = TypeVar("V")
@@ -169,7 +177,7 @@ def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def followed(x: Tensor) -> Tensor:
+def with_own_gradient(x: Tensor) -> Tensor:
     """``x`` with a gradient of its own; a leaf if it does not require one already, and itself without gradients."""
     if not torch.is_grad_enabled():
         return x

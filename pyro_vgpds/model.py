@@ -17,13 +17,14 @@ from pyro.nn import PyroParam
 from torch import Tensor
 
 from pyro_vgpds.checks import check_callable, check_flags, check_noise, check_number, finite, positive
+from pyro_vgpds.communication import collective
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.inference.gathering import same
-from pyro_vgpds.inference.meeting import check_time_scales, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.data_checks import check_time_scales, warn_of_spreads, warn_of_stored
+from pyro_vgpds.inference.exchange import same
 from pyro_vgpds.inference.outputs_start import (
     OutputStart,
     check_exposure,
@@ -52,7 +53,6 @@ from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior, modules_of
-from pyro_vgpds.team import announced
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.structure import check_structure
 
@@ -176,14 +176,13 @@ class VGPDS(ParameterModule):
         self.inducing = PyroParam(inducing.detach().clone(memory_format=torch.contiguous_format), event_dim=2)
         self.register_buffer("output_mean", output_mean.detach().clone())
         self.least_noise, self.output_likelihood = least_noise, likelihood
-        if likelihood is None:
+        if likelihood is not None and likelihood.learns_scale:
+            self.assign("output_scale", output_scale.to(output_mean))
+        else:
             self.register_buffer("output_scale", output_scale.to(output_mean))
+        if likelihood is None:
             self.set_noise(noise)
         else:
-            if likelihood.learns_scale:
-                self.assign("output_scale", output_scale.to(output_mean))
-            else:
-                self.register_buffer("output_scale", output_scale.to(output_mean))
             self.sites = OutputSites()
         self.start: Start | None = None
         self.warns_of_scales = True
@@ -211,7 +210,7 @@ class VGPDS(ParameterModule):
         self.assign("noise", noise if is_prior(noise) else check_noise(noise, self.num_outputs))
 
     @classmethod
-    @announced
+    @collective
     def from_data(
         cls,
         data: Sequences,
@@ -240,14 +239,10 @@ class VGPDS(ParameterModule):
         :param num_inducing: number of inducing inputs, M. Default: 50, up to 100 for many frames. A linear mapping
             (:class:`~pyro_vgpds.kernels.ARDLinear`, also plus ``Bias``) is exact without them: they are not used.
         :param temporal: k_x. Default: ``Matern32() * Cosine() + Matern12(1, s) + Matern32(1, s) + White(1e-2) +
-            Bias(0.1)`` with the longest span s of a sequence; the second and the third, with fixed lengthscales, are a
-            level and a trend from which forecasts continue. For a single sequence with a clear cycle, ``Matern32()`` is
-            added and there are three cosines, with the period of the cycle, a half and a third of it. A single sequence
-            has no ``Cosine()`` if oscillations do not predict one half of it from the other. Each latent dimension has
-            parameters of its own. Variances that are redundant with the weights of the mapping are fixed.
-            With a ``likelihood`` of discrete outputs: ``Matern32() + White(1e-2) + Bias(0.1)``, and the three cosines
-            with fixed periods, for a single sequence in which one half of the average of all outputs predicts the other
-            by its cycle.
+            Bias(0.1)`` with the longest span s of a sequence: an oscillation, and a level and a trend from which
+            forecasts continue. For a single sequence the oscillation is its cycle with two harmonics and a
+            ``Matern32()``, or a ``Matern32()`` alone if nothing oscillates. Discrete outputs have ``Matern32() +
+            White(1e-2) + Bias(0.1)`` and a cycle with fixed periods if their average has one. See :doc:`/mathematics`.
         :param mapping: k_f. Default: :class:`~pyro_vgpds.kernels.ARDRBF`.
         :param likelihood: the distribution of the outputs given latent functions, from
             :mod:`pyro_vgpds.likelihoods`, such as ``NegativeBinomial()`` for counts; a name such as ``"poisson"``; or a
@@ -280,10 +275,10 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
-        if likelihood is not None and data.column_team.size > 1:
+        if likelihood is not None and data.column_communicator.size > 1:
             raise ValueError(
                 f"a model with {likelihood} needs all columns in each process, but they are divided between "
-                f"{data.team.size}. Divide the sequences: distributed.shard(data)."
+                f"{data.communicator.size}. Divide the sequences: distributed.shard(data)."
             )
         with torch.no_grad():
             if likelihood is None:
@@ -312,9 +307,9 @@ class VGPDS(ParameterModule):
         ).to(dtype=data.dtype, device=data.device)
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
-                num_inducing = min(sizes_of(data)[0], latent_dim + 1)
-            centres = kmeans(start.x, num_inducing, team=data.frame_team)
-            model.inducing = PyroParam(data.column_team.broadcast(centres), event_dim=2)
+                num_inducing = min(total_sizes(data)[0], latent_dim + 1)
+            centres = kmeans(start.x, num_inducing, communicator=data.frame_communicator)
+            model.inducing = PyroParam(data.column_communicator.broadcast(centres), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, is_default, static_dim)
@@ -423,7 +418,7 @@ class VGPDS(ParameterModule):
         noise = self.output_mean.new_ones(1) if self.output_likelihood is not None else self._noise()
         return InducingPrior(
             kernel, self.inducing, noise, len(self.output_mean), jitter=self.jitter, scale=batch.scale,
-            rows=batch.rows, team=batch.team,
+            rows=batch.rows, communicator=batch.communicator,
         )  # fmt: skip
 
     def outputs_on(
@@ -501,7 +496,7 @@ class VGPDS(ParameterModule):
             return None
         noise = self._noise()
         groups = data.groups(self.output_mean, self.output_scale, columns=noise.shape[-1] > 1).in_double
-        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_team)
+        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_communicator)
 
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""
@@ -541,9 +536,9 @@ class VGPDS(ParameterModule):
             weights = mapping_weights(self.mapping, self.latent_dim)
             if guide is None or data is None:
                 return Relevance.of(weights * self.inducing.var(0, correction=0))
-            q, (n, _) = read_point(self, guide, data).q, sizes_of(data)
-            centre = data.frame_team.total(q.mean.sum(0)) / n
-            spread = data.frame_team.total(((q.mean - centre).square() + q.variance).sum(0)) / n
+            q, (n, _) = read_point(self, guide, data).q, total_sizes(data)
+            centre = data.frame_communicator.all_reduce(q.mean.sum(0)) / n
+            spread = data.frame_communicator.all_reduce(((q.mean - centre).square() + q.variance).sum(0)) / n
             return Relevance.of(weights * spread)
 
     def extra_repr(self) -> str:

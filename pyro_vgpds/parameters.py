@@ -104,7 +104,7 @@ def plain_value(module: PyroModule, name: str) -> Tensor | None:
     value: Tensor = unconstrained.exp() if is_positive else unconstrained
     value.unconstrained = weakref.ref(unconstrained)  # type: ignore[attr-defined]
     if is_positive:
-        value.exponent = value.unconstrained  # type: ignore[attr-defined]  # gradients without autograd need it
+        value.log_parameter = value.unconstrained  # type: ignore[attr-defined]  # gradients without autograd need it
     return value
 
 

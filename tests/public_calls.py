@@ -65,7 +65,7 @@ RECORDS = {
 CALLED = {
     "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "ColumnShard",
     "CollapsedGP", "Combination", "Dual",
-    "Expandable", "ExplicitGP", "InducingGaussian", "InducingPrior",
+    "MatrixDistribution", "ExplicitGP", "InducingGaussian", "InducingPrior",
     "Gaussian",
     "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue", "Limits",
     "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP", "StateSpace",

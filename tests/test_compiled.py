@@ -46,7 +46,7 @@ from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_grad
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau, Sequences
 from pyro_vgpds.mapping.rbf_bound import _evaluate
-from pyro_vgpds.team import ALONE
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
 from pyro_vgpds.training.adam import Adam
 torch.set_default_dtype(torch.float64)
@@ -167,7 +167,7 @@ for _ in range(int(sys.argv[1])):
     given = *leaves[:3], leaves[3:5], leaves[5], groups, 0.1
     value, found = compiled_bound(*given)
     with torch.no_grad():
-        wanted_value, wanted = _evaluate(leaves, groups, 0.1, ALONE, True)
+        wanted_value, wanted = _evaluate(leaves, groups, 0.1, SINGLE_PROCESS, True)
     assert torch.allclose(value, wanted_value, rtol=1e-9)
     for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()) + 1e-300)

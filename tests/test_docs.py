@@ -2,6 +2,7 @@
 """Examples in README, docs and docstrings run; prose is plain; every public name is documented; the pages build."""
 
 import ast
+import copy
 import doctest
 import importlib
 import inspect
@@ -204,11 +205,20 @@ def run(test: doctest.DocTest, start: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trained():
-    """The variables of the package's example; the other examples continue from these."""
+def package_example():
     torch.set_default_dtype(torch.float32)
     (first,) = examples(pyro_vgpds)
     return run(first, {})
+
+
+@pytest.fixture
+def trained(package_example):
+    """The variables of the package's example, from which the other examples continue. What they train is put back."""
+    modules = [package_example[name] for name in ("model", "guide")]
+    states = [copy.deepcopy(module.state_dict()) for module in modules]
+    yield package_example
+    for module, state in zip(modules, states, strict=True):
+        module.load_state_dict(state)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

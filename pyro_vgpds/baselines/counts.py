@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.inference.rhythm import average_cycle
+from pyro_vgpds.inference.oscillations import average_cycle
 from pyro_vgpds.likelihoods.guess import column_means
 
 __all__ = ["COUNT_RULES", "common_period", "join_components"]

@@ -21,7 +21,7 @@ from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data
-from pyro_vgpds.prediction.given import ComponentPrediction
+from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import DataLike

@@ -23,8 +23,8 @@ from pyro_vgpds.prediction.arguments import (
     resolve_sequence,
     resolve_sequences,
 )
+from pyro_vgpds.prediction.baseline_predictions import GaussianPrediction
 from pyro_vgpds.prediction.conditioning import extend_data
-from pyro_vgpds.prediction.given import GaussianPrediction
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike

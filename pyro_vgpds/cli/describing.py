@@ -18,8 +18,8 @@ from pyro_vgpds.data.dates import format_duration, format_times
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 from pyro_vgpds.selection.report import Report
 
 __all__ = ["run_info"]

@@ -21,7 +21,7 @@ from pyro_vgpds.cli.model_file import NEW, ModelFile, relevance_of
 from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.data.dates import format_times
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.plotting import (
     plot_forecast,
     plot_frames,
@@ -56,7 +56,7 @@ def run_plot(args: argparse.Namespace) -> int:
         say(args, f"{args.what}: of the {kind}, {next(iter(trained.members))}")
     try:
         figure = FIGURES[args.what](trained, args)
-        with placed(target) as part:
+        with atomic_write(target) as part:
             figure.savefig(part, dpi=args.dpi)
     finally:
         plt.close("all")

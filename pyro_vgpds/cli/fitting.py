@@ -26,8 +26,8 @@ from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.models import save
 from pyro_vgpds.formatting import counted, on_terminal
+from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.kernels import Kernel, parse_mapping
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.model import VGPDS, Relevance

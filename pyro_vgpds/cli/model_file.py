@@ -21,8 +21,8 @@ from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.model import VGPDS, Relevance
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 from pyro_vgpds.prediction.storage import load_posterior
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.training.metadata import Metadata

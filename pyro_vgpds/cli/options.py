@@ -14,14 +14,15 @@ from torch import Tensor
 from pyro_vgpds.cli.arguments import given, positive
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.model_file import ModelFile
-from pyro_vgpds.inference.meeting import check_dated
+from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
+from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 
 __all__ = [
     "add_options", "likelihood_facts", "likelihood_text", "numbers_text", "read_kernel", "read_likelihood",
@@ -95,10 +96,7 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
     try:
         if residual is not None:
             check_dated(residual, posterior.data, "residual")
-        return Posterior(
-            origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
-            residual=origin.residual if residual is None else residual,
-        )  # fmt: skip
+        return predict_with(posterior, noise_variance=noise, residual=origin.residual if residual is None else residual)
     except (ValueError, TypeError) as error:
         raise CommandError(f"--residual: {error}" if residual is not None else f"--noise-factor: {error}") from None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES
 from pyro_vgpds.cli.errors import CommandError, UsageError
+from pyro_vgpds.files.atomic import destination, temporary_path
 from pyro_vgpds.files.film import FILM_SUFFIXES
-from pyro_vgpds.files.places import destination, temporary_path
 
 __all__ = ["check_output"]
 

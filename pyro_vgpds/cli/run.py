@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 
 from pyro_vgpds.cli.errors import FAILURE, INTERRUPTED, OK, CommandError
 from pyro_vgpds.cli.parser import PROGRAM, make_parser
+from pyro_vgpds.interrupts import restore_interrupts
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.loading import loaded
 
 __all__ = ["main"]
 
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     0
     """
     try:
-        loaded()
+        restore_interrupts()
         with _all_streams():
             return _main(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # before the command begins, or after it has ended

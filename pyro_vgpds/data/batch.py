@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["Batch", "SomeSequences"]
 
@@ -39,7 +39,7 @@ class Batch:
     rows: Tensor  #: (n,), which of the frames of all sequences theirs are
     num_sequences: int  #: the number of all sequences, in all processes
     #: the processes whose sequences are one batch together
-    team: Team = field(default=ALONE, kw_only=True)
+    communicator: Communicator = field(default=SINGLE_PROCESS, kw_only=True)
     #: sequences and observed numbers of the batch in the other processes
     others: tuple[int, int] = field(default=(0, 0), kw_only=True)
 
@@ -84,7 +84,7 @@ class SomeSequences(Sequences):
 
     def __init__(self, data: Sequences, indices: Sequence[int]) -> None:
         vars(self).update(vars(data))
-        self.team = ALONE  # the processes of a batch are those of the batch
+        self.communicator = SINGLE_PROCESS  # the processes of a batch are those of the batch
         slices, own = data.times.slices(), self._arrays
         self.times = Times(torch.cat([data.times.t[slices[i]] for i in indices]), [data.lengths[i] for i in indices])
         self._arrays = [own[i] for i in indices]
@@ -94,7 +94,7 @@ class SomeSequences(Sequences):
         self._groups = {}
         self._whole: tuple[Sequences, Tensor, list[Any]] | None = None
         small = data.y is not None and data.y.numel() <= _MOST and not self._is_on_disk()
-        if small and data.num_missing == 0 and data.team.size == 1:
+        if small and data.num_missing == 0 and data.communicator.size == 1:
             self._take(data, torch.cat([torch.arange(slices[i].start, slices[i].stop) for i in indices]))
             return
         if own:

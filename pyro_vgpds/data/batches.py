@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_device, check_dtype, check_texts
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.batch import Batch, SomeSequences
 from pyro_vgpds.data.items import Items, in_memory, is_map, read_indices, read_item, read_lengths, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["Batch", "DatasetLike", "SequenceDataset", "as_dataset"]
 
@@ -48,7 +48,7 @@ class SequenceDataset:
     Several processes can each have a dataset of their own, see :func:`~pyro_vgpds.distributed.share`. Their batches are
     one batch together, so all of them must ask for a batch at the same time.
 
-    :ivar team: the processes that have the sequences together.
+    :ivar communicator: the processes that have the sequences together.
     :ivar total_sequences: the number of sequences in all of them.
     :ivar total_frames: the number of frames in all of them.
     """
@@ -65,7 +65,7 @@ class SequenceDataset:
         if isinstance(source, Sequences):
             if source.num_outputs == 0:
                 raise ValueError("source has times but no outputs: create it with Sequences(t, y).")
-            if source.column_team.size > 1:
+            if source.column_communicator.size > 1:
                 raise ValueError(
                     "batches need sequences with all their columns, but the columns are divided between processes. "
                     "Divide the sequences: distributed.shard(data)."
@@ -99,46 +99,46 @@ class SequenceDataset:
                 f"{counted(len(self.lengths), 'number')} with minimum {min(self.lengths, default=0)}."
             )
         self._starts = tuple(itertools.accumulate(self.lengths, initial=0))
-        self.team: Team = ALONE
+        self.communicator: Communicator = SINGLE_PROCESS
         self.total_sequences = self.fewest_sequences = self.num_sequences
         self.total_frames, self.offset, self.first_sequence = self.num_frames, 0, 0
-        if isinstance(source, Sequences) and source.team.size > 1:
-            self._set_team(source.team)
+        if isinstance(source, Sequences) and source.communicator.size > 1:
+            self._set_communicator(source.communicator)
 
-    def _set_team(self, team: Team) -> None:
-        self.team = team
-        sizes = team.gather([self.num_sequences, self.num_frames])
+    def _set_communicator(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        sizes = communicator.all_gather([self.num_sequences, self.num_frames])
         self.total_sequences, self.total_frames = (sum(column) for column in zip(*sizes, strict=True))
-        self.first_sequence, self.offset = (sum(column[: team.rank]) for column in zip(*sizes, strict=True))
+        self.first_sequence, self.offset = (sum(column[: communicator.rank]) for column in zip(*sizes, strict=True))
         self.fewest_sequences = min(count for count, _ in sizes)
 
-    def shared_by(self, team: Team) -> SequenceDataset:
+    def shared_by(self, communicator: Communicator) -> SequenceDataset:
         """The same sequences, as the part of this process.
 
-        :param team: the processes, each of which calls this.
+        :param communicator: the processes, each of which calls this.
         :raises ProcessError: if they have different outputs.
         """
         first, hint = self.sequences([0]), "Give every process sequences of the same outputs."
-        team.agree("the number of outputs", first.num_outputs, hint)
-        team.agree("columns of data", self.columns or first.columns, hint)
-        team.agree("dtype of data", str(self.dtype), hint)
+        communicator.check_equal("the number of outputs", first.num_outputs, hint)
+        communicator.check_equal("columns of data", self.columns or first.columns, hint)
+        communicator.check_equal("dtype of data", str(self.dtype), hint)
         new = copy.copy(self)
-        new._set_team(team)
+        new._set_communicator(communicator)
         return new
 
     def of_this_process(self) -> SequenceDataset:
         """The same sequences without those of other processes. If this process is the only one, nothing is changed."""
-        if self.team.size == 1:
+        if self.communicator.size == 1:
             return self
         new = copy.copy(self)
-        new.team, new.total_frames, new.offset, new.first_sequence = ALONE, self.num_frames, 0, 0
+        new.communicator, new.total_frames, new.offset, new.first_sequence = SINGLE_PROCESS, self.num_frames, 0, 0
         new.total_sequences = new.fewest_sequences = self.num_sequences
         return new
 
     @property
-    def frame_team(self) -> Team:
+    def frame_communicator(self) -> Communicator:
         """The processes that have other frames."""
-        return self.team
+        return self.communicator
 
     @property
     def num_sequences(self) -> int:
@@ -172,7 +172,7 @@ class SequenceDataset:
         """
         chosen = self.check_indices(range(self.num_sequences) if indices is None else indices)
         if isinstance(self.source, Sequences):
-            everything = chosen == list(range(self.num_sequences)) and self.source.team.size == 1
+            everything = chosen == list(range(self.num_sequences)) and self.source.communicator.size == 1
             return self.source if everything else SomeSequences(self.source, chosen)
         items = [read_item(self.source, i) for i in chosen]
         t, y = [in_memory(item[0]) for item in items], [in_memory(item[1]) for item in items]
@@ -201,11 +201,11 @@ class SequenceDataset:
         chosen = self.check_indices(indices)
         which = torch.tensor(chosen, device=self.device)
         found = Batch(self.sequences(chosen), which, self.rows(chosen), self.total_sequences)
-        if self.team.size == 1:
+        if self.communicator.size == 1:
             return found
         own = torch.tensor([found.count, found.num_observed])
-        sequences, observed = (self.team.total(own) - own).tolist()
-        return replace(found, team=self.team, others=(sequences, observed))
+        sequences, observed = (self.communicator.all_reduce(own) - own).tolist()
+        return replace(found, communicator=self.communicator, others=(sequences, observed))
 
     def batches(self, batch_size: int, order: Tensor | None = None) -> Iterator[Batch]:
         """All sequences in batches of almost the same size, each sequence in one of them.

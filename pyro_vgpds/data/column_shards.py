@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator, ProcessError
 from pyro_vgpds.data.groups import ColumnGroups, make_groups, summarise
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.reading import to_tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.team import ALONE, ProcessError, Team
 
-__all__ = ["ColumnShard", "share_columns", "whole_columns"]
+__all__ = ["ColumnShard", "gather_columns", "share_columns"]
 
 _HINT = "Give every process columns of the same sequences."
 
@@ -31,7 +31,7 @@ class ColumnShard(Sequences):
 
     :ivar own: which of all outputs this process has.
     :param data: sequences with columns of this process.
-    :param team: the processes.
+    :param communicator: the processes.
     :param first: the first column of ``data`` that this process keeps.
     :param stop: the column after the last. Default: all that follow.
     :raises ProcessError: if times, dtypes or dates differ between processes.
@@ -42,9 +42,9 @@ class ColumnShard(Sequences):
     False
     """
 
-    def __init__(self, data: Sequences, team: Team, first: int = 0, stop: int | None = None) -> None:
+    def __init__(self, data: Sequences, communicator: Communicator, first: int = 0, stop: int | None = None) -> None:
         vars(self).update(vars(data))
-        self.team = team
+        self.communicator = communicator
         if data.num_outputs == 0 or data.lags or data.exposure is not None:
             fault = "has times only" if data.num_outputs == 0 else "has lags" if data.lags else "has an exposure"
             raise ValueError(
@@ -58,14 +58,14 @@ class ColumnShard(Sequences):
             "dtype of data": str(data.dtype),
         }
         for what, value in agreed.items():
-            team.agree(what, value, _HINT)
+            communicator.check_equal(what, value, _HINT)
         self._arrays = [array[:, first:stop] for array in data._arrays]
         if not self._is_on_disk():
             self._arrays = [to_tensor(array, data.dtype).contiguous() for array in self._arrays]
         names = None if data.columns is None else data.columns[first:stop]
-        sizes, every = team.gather(int(self._arrays[0].shape[1])), team.gather(names)
-        start = sum(sizes[: team.rank])
-        self.own, self._total = slice(start, start + sizes[team.rank]), sum(sizes)
+        sizes, every = communicator.all_gather(int(self._arrays[0].shape[1])), communicator.all_gather(names)
+        start = sum(sizes[: communicator.rank])
+        self.own, self._total = slice(start, start + sizes[communicator.rank]), sum(sizes)
         self.columns = None if any(part is None for part in every) else [name for part in every for name in part]
         self._groups = {}
         self._summarise()
@@ -74,14 +74,14 @@ class ColumnShard(Sequences):
         )
 
     @property
-    def frame_team(self) -> Team:
+    def frame_communicator(self) -> Communicator:
         """Only this process: it has all frames."""
-        return ALONE
+        return SINGLE_PROCESS
 
     @property
-    def column_team(self) -> Team:
+    def column_communicator(self) -> Communicator:
         """The processes that have other columns."""
-        return self.team
+        return self.communicator
 
     @property
     def num_outputs(self) -> int:
@@ -108,15 +108,17 @@ class ColumnShard(Sequences):
         if start < self.own.start or stop > self.own.stop:
             raise ValueError(
                 f"outputs {start} to {stop - 1} were asked for, but this process has {self.own.start} to "
-                f"{self.own.stop - 1}: the columns are divided between {self.team.size} processes. What needs all of "
-                "them needs distributed.gather(guide, data), or data whose sequences are divided."
+                f"{self.own.stop - 1}: the columns are divided between {self.communicator.size} processes. What "
+                "needs all of them needs distributed.gather(guide, data), or data whose sequences are divided."
             )
         return super().read(start - self.own.start, stop - self.own.start)
 
     def _summarise(self) -> None:
         own = summarise(self._own_blocks(), self.own.stop - self.own.start, self.times.t)
         self._patterns = own.patterns
-        means, variances, counts = self.team.rows(torch.stack([x.double() for x in own[:3]], 1)).unbind(1)
+        means, variances, counts = self.communicator.all_gather_rows(
+            torch.stack([x.double() for x in own[:3]], 1)
+        ).unbind(1)
         self.output_means, self.output_variances = means.to(self.dtype), variances.to(self.dtype)
         self.output_counts = counts.long()
         self.num_missing = self.num_frames * self.num_outputs - int(self.output_counts.sum())
@@ -139,28 +141,31 @@ class ColumnShard(Sequences):
         raise ValueError("lagged() needs all columns of the data in one process: divide the sequences instead.")
 
     def __repr__(self) -> str:
-        where = f"outputs {self.own.start} to {self.own.stop - 1} in process {self.team.rank} of {self.team.size}"
+        rank, size = self.communicator.rank, self.communicator.size
+        where = f"outputs {self.own.start} to {self.own.stop - 1} in process {rank} of {size}"
         return f"{super().__repr__()[:-1]}; {where})"
 
 
-def share_columns(data: Sequences, team: Team) -> ColumnShard:
+def share_columns(data: Sequences, communicator: Communicator) -> ColumnShard:
     """The part of this process, if all processes have the same data: almost the same number of columns for each.
 
     :raises ProcessError: if the processes have different data, or there are fewer columns than processes.
     """
-    team.agree("the number of outputs", data.num_outputs, "To share different columns, use share(data, columns=True).")
-    if data.num_outputs < team.size:
+    communicator.check_equal(
+        "the number of outputs", data.num_outputs, "To share different columns, use share(data, columns=True)."
+    )
+    if data.num_outputs < communicator.size:
         raise ProcessError(
-            f"data has {counted(data.num_outputs, 'output')} for {team.size} processes, but each process needs one or "
-            "more. Use fewer processes, or divide the sequences."
+            f"data has {counted(data.num_outputs, 'output')} for {communicator.size} processes, but each process "
+            "needs one or more. Use fewer processes, or divide the sequences."
         )
-    cuts = np.linspace(0, data.num_outputs, team.size + 1).round().astype(int).tolist()
-    return ColumnShard(data, team, cuts[team.rank], cuts[team.rank + 1])
+    cuts = np.linspace(0, data.num_outputs, communicator.size + 1).round().astype(int).tolist()
+    return ColumnShard(data, communicator, cuts[communicator.rank], cuts[communicator.rank + 1])
 
 
-def whole_columns(data: ColumnShard) -> Sequences | None:
+def gather_columns(data: ColumnShard) -> Sequences | None:
     """The outputs of all processes in the first process; None in the others."""
-    rows = data.team.rows_of_first(data.read(data.own.start, data.own.stop).mT.contiguous())
+    rows = data.communicator.gather_rows(data.read(data.own.start, data.own.stop).mT.contiguous())
     if rows is None:
         return None
     lengths = list(data.lengths)

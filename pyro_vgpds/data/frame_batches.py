@@ -78,9 +78,9 @@ class FrameDataset:
     def __init__(self, source: Sequences | SequenceDataset) -> None:
         if not isinstance(source, (Sequences, SequenceDataset)):
             raise TypeError(f"source must be Sequences or a SequenceDataset, but got {type(source).__name__}.")
-        if source.team.size > 1:
+        if source.communicator.size > 1:
             raise ValueError(
-                f"source must be in one process, but is shared by {source.team.size}. Give the sequence that "
+                f"source must be in one process, but is shared by {source.communicator.size}. Give the sequence that "
                 "distributed.shard or share was called with, or use batches of sequences."
             )
         many = source if isinstance(source, SequenceDataset) else SequenceDataset(source)

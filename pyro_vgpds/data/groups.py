@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.team import ALONE, Team
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 
 __all__ = ["ColumnGroups", "Patterns", "Summary", "make_groups", "summarise"]
 
@@ -138,24 +138,24 @@ class Patterns:
 
     masks: np.ndarray  #: (P, N) of bool, the rows of each pattern
     of_column: np.ndarray  #: (D,), the pattern of each column
-    team: Team = ALONE  #: the processes that have the rows together; all have the same patterns
+    communicator: Communicator = SINGLE_PROCESS  #: the processes that have the rows together, and the same patterns
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """(P,), the number of rows of each pattern in all processes."""
-        return self.team.total(torch.from_numpy(self.masks.sum(1))).numpy()
+        return self.communicator.all_reduce(torch.from_numpy(self.masks.sum(1))).numpy()
 
     @functools.cached_property
     def num_rows(self) -> int:
         """The number of rows in all processes."""
-        return int(self.team.total(torch.tensor([self.masks.shape[1]])))
+        return int(self.communicator.all_reduce(torch.tensor([self.masks.shape[1]])))
 
-    def joint(self, team: Team) -> Patterns:
+    def joint(self, communicator: Communicator) -> Patterns:
         """The patterns of rows that several processes have together: those of columns that are alike in all of them."""
         of_column = torch.from_numpy(self.of_column).to(torch.long)
-        every = team.rows(of_column.unsqueeze(0))  # (K, D)
+        every = communicator.all_gather_rows(of_column.unsqueeze(0))  # (K, D)
         different, which = every.unique(dim=1, return_inverse=True)  # (K, P), (D,)
-        return Patterns(self.masks[different[team.rank].numpy()], which.numpy(), team)
+        return Patterns(self.masks[different[communicator.rank].numpy()], which.numpy(), communicator)
 
 
 class Summary(NamedTuple):
@@ -202,59 +202,91 @@ def make_groups(
 
     :param columns: keep the columns themselves and not a shorter factor of the Gram matrix.
     """
-    masks, pattern_of = patterns.masks, patterns.of_column
-    num_frames, device, team = masks.shape[1], mean.device, patterns.team
-    rows_of, columns_of = patterns.rows, np.bincount(pattern_of, minlength=len(masks))
-    used = np.flatnonzero((columns_of > 0) & (rows_of > 0))
-    widths = columns_of if columns else np.minimum(columns_of, rows_of)
-    used = used[np.argsort(widths[used], kind="stable")]
-    ends = np.cumsum(widths[used])
-    start = dict(zip(used.tolist(), (ends - widths[used]).tolist(), strict=True))
-    factor = mean.new_zeros(num_frames, int(widths[used].sum()))
-    order = torch.zeros(factor.shape[1], dtype=torch.long, device=device) if columns else None
-    wide = [c for c in used.tolist() if widths[c] < columns_of[c]]
-    grams = {c: mean.new_zeros(int(rows_of[c]), int(rows_of[c])) for c in wide}
-    row_index = {c: torch.from_numpy(np.flatnonzero(masks[c])).to(device) for c in wide}
-    place = _places(pattern_of, columns_of) if len(wide) < len(used) else pattern_of
+    found = _Factors(patterns, mean, columns)
     for where, block in blocks:
-        scaled = torch.nan_to_num((block - mean[where]).div_(scale[where]), nan=0.0)
-        pattern = pattern_of[where]
-        for c in np.intersect1d(pattern, wide):
-            part = scaled[:, torch.from_numpy(pattern == c).to(device)]
-            part = team.rows(part if masks[c].all() else part[row_index[c]])
-            grams[c].addmm_(part, part.mT)
-        narrow = np.flatnonzero(np.isin(pattern, used) & ~np.isin(pattern, wide))
-        if len(narrow):
-            at = np.array([start[c] for c in pattern[narrow].tolist()]) + place[where][narrow]
-            at_index, narrow_index = (torch.from_numpy(a).to(device) for a in (at, narrow))
-            factor[:, at_index] = scaled[:, narrow_index]
-            if order is not None:
-                order[at_index] = narrow_index + where.start
-    for c in wide:
-        values, vectors = torch.linalg.eigh(grams[c])
-        root = team.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn the vectors
-        first = sum(team.gather(len(row_index[c]))[: team.rank])
-        own = root[first : first + len(row_index[c])]
-        factor[row_index[c], start[c] : start[c] + int(rows_of[c])] = own
-    complete = len(used) == 1 and rows_of[used[0]] == patterns.num_rows
-    if complete and not columns and team.size == 1 and factor.dtype == torch.float64:
+        found.add(where, torch.nan_to_num((block - mean[where]).div_(scale[where]), nan=0.0))
+    factor = found.finish()
+    masks, rows, device, communicator = patterns.masks, patterns.rows, mean.device, patterns.communicator
+    used, widths = found.used, found.widths
+    complete = len(used) == 1 and rows[used[0]] == patterns.num_rows
+    if complete and not columns and communicator.size == 1 and factor.dtype == torch.float64:
         factor = _triangle(factor)
-    of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths[used])).to(device)
-    squares = team.total(factor.double().square().sum(0)).to(factor)
+    of_group = torch.from_numpy(np.repeat(np.arange(len(used)), widths)).to(device)
+    squares = communicator.all_reduce(factor.double().square().sum(0)).to(factor)
     group = np.full(len(masks), -1)
     group[used] = np.arange(len(used))
     return ColumnGroups(
         mask=None if complete else torch.from_numpy(masks[used]).to(mean),
-        columns=torch.from_numpy(columns_of[used]).to(mean),
-        rows=torch.from_numpy(rows_of[used]).to(mean),
+        columns=torch.from_numpy(found.num_columns[used]).to(mean),
+        rows=torch.from_numpy(rows[used]).to(mean),
         square=mean.new_zeros(len(used)).index_add_(0, of_group, squares),
         factor=factor,
-        widths=tuple(int(w) for w in widths[used]),
-        of_column=torch.from_numpy(group[pattern_of]).to(device),
-        log_scale=(torch.from_numpy(rows_of[pattern_of]).to(device) * scale.log()).sum(),
-        order=order,
-        joint_squares=squares if team.size > 1 else None,
+        widths=tuple(int(w) for w in widths),
+        of_column=torch.from_numpy(group[patterns.of_column]).to(device),
+        log_scale=(torch.from_numpy(rows[patterns.of_column]).to(device) * scale.log()).sum(),
+        order=found.order,
+        joint_squares=squares if communicator.size > 1 else None,
     )
+
+
+class _Factors:
+    """Factors of the Gram matrices of all groups, side by side, from one pass over the columns.
+
+    A group has its columns themselves, or a square root of its Gram matrix if that is narrower.
+
+    :ivar used: the patterns that are groups, narrow factors first.
+    :ivar widths: of their factors.
+    :ivar num_columns: the number of columns of each pattern.
+    :ivar order: the output of each column of the factors, if these are the columns; None otherwise.
+    """
+
+    def __init__(self, patterns: Patterns, like: Tensor, columns: bool) -> None:
+        self.patterns = patterns
+        rows, count = patterns.rows, np.bincount(patterns.of_column, minlength=len(patterns.masks))
+        used = np.flatnonzero((count > 0) & (rows > 0))
+        widths = count if columns else np.minimum(count, rows)
+        self.used, self.num_columns = used[np.argsort(widths[used], kind="stable")], count
+        self.widths = widths[self.used]
+        starts = np.cumsum(self.widths) - self.widths
+        self._start = dict(zip(self.used.tolist(), starts.tolist(), strict=True))
+        self._factor = like.new_zeros(patterns.masks.shape[1], int(self.widths.sum()))
+        self.order = torch.zeros_like(self._factor[0], dtype=torch.long) if columns else None
+        self._grams = {c: like.new_zeros(int(rows[c]), int(rows[c])) for c in self._start if widths[c] < count[c]}
+        self._rows = {c: torch.from_numpy(np.flatnonzero(patterns.masks[c])).to(like.device) for c in self._grams}
+
+    @functools.cached_property
+    def _place(self) -> np.ndarray:
+        """The position of each column among those of its pattern."""
+        pattern, place = self.patterns.of_column, np.empty(len(self.patterns.of_column), dtype=np.int64)
+        first = np.repeat(np.cumsum(self.num_columns) - self.num_columns, self.num_columns)
+        place[np.argsort(pattern, kind="stable")] = np.arange(len(pattern)) - first
+        return place
+
+    def add(self, where: slice, scaled: Tensor) -> None:
+        """Add the centred and scaled columns ``where`` (N, block), zero where they were not observed."""
+        pattern, masks, device = self.patterns.of_column[where], self.patterns.masks, scaled.device
+        for c in np.intersect1d(pattern, list(self._grams)):
+            part = scaled[:, torch.from_numpy(pattern == c).to(device)]
+            part = self.patterns.communicator.all_gather_rows(part if masks[c].all() else part[self._rows[c]])
+            self._grams[c].addmm_(part, part.mT)
+        narrow = np.flatnonzero(np.isin(pattern, self.used) & ~np.isin(pattern, list(self._grams)))
+        if len(narrow):
+            at = np.array([self._start[c] for c in pattern[narrow].tolist()]) + self._place[where][narrow]
+            at_index, narrow_index = (torch.from_numpy(a).to(device) for a in (at, narrow))
+            self._factor[:, at_index] = scaled[:, narrow_index]
+            if self.order is not None:
+                self.order[at_index] = narrow_index + where.start
+
+    def finish(self) -> Tensor:
+        """The factors (N, R), after all columns."""
+        communicator = self.patterns.communicator
+        for c, gram in self._grams.items():
+            values, vectors = torch.linalg.eigh(gram)
+            root = communicator.broadcast(vectors * values.clamp_min(0.0).sqrt())  # other machines might turn them
+            rows = self._rows[c]
+            first = sum(communicator.all_gather(len(rows))[: communicator.rank])
+            self._factor[rows, self._start[c] : self._start[c] + len(gram)] = root[first : first + len(rows)]
+        return self._factor
 
 
 def _triangle(factor: Tensor) -> Tensor:
@@ -263,12 +295,3 @@ def _triangle(factor: Tensor) -> Tensor:
     if not (rows / 2 < width <= rows and _TRIANGLE[0] <= rows <= _TRIANGLE[1]):
         return factor
     return torch.linalg.qr(factor.mT, mode="r").R.mT.contiguous()
-
-
-def _places(pattern: np.ndarray, columns_of: np.ndarray) -> np.ndarray:
-    """The position of each column among those of its pattern."""
-    place = np.empty(len(pattern), dtype=np.int64)
-    place[np.argsort(pattern, kind="stable")] = np.arange(len(pattern)) - np.repeat(
-        np.cumsum(columns_of) - columns_of, columns_of
-    )
-    return place

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype, check_flags, check_kind, check_texts
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.frames import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups, summarise
 from pyro_vgpds.data.lags import lagged
@@ -32,7 +33,6 @@ from pyro_vgpds.data.reading import (
 )
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import DataLike
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Sequences:
     ((3, 2), 8, [5.0, 5.333333333333333])
     """
 
-    team: Team = ALONE  # the processes that have the data together
+    communicator: Communicator = SINGLE_PROCESS  # the processes that have the data together
     most_frames: int = 0  # of one of them
     offset: int = 0  # frames of the processes before this one
 
@@ -189,14 +189,14 @@ class Sequences:
     # the processes that have the data together
 
     @property
-    def frame_team(self) -> Team:
+    def frame_communicator(self) -> Communicator:
         """Those that have other frames."""
-        return self.team
+        return self.communicator
 
     @property
-    def column_team(self) -> Team:
+    def column_communicator(self) -> Communicator:
         """Those that have other columns of the same frames."""
-        return ALONE
+        return SINGLE_PROCESS
 
     # sizes
 

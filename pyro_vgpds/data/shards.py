@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import Communicator, ProcessError
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.team import ProcessError, Team
 
-__all__ = ["Shard", "share_of", "sizes_of", "whole_of"]
+__all__ = ["Shard", "gather_sequences", "share_of", "total_sizes"]
 
 _HINT = "Give every process sequences of the same outputs."
 
@@ -31,7 +31,7 @@ class Shard(Sequences):
     :ivar total_frames: frames in all processes.
     :ivar total_sequences: sequences in all processes.
     :param data: the sequences of this process.
-    :param team: the processes.
+    :param communicator: the processes.
     :param first: the first sequence of ``data`` that this process keeps.
     :param stop: the sequence after the last. Default: all that follow.
     :raises ProcessError: if columns, dtypes, lags or dates differ between processes.
@@ -41,17 +41,17 @@ class Shard(Sequences):
     False
     """
 
-    def __init__(self, data: Sequences, team: Team, first: int = 0, stop: int | None = None) -> None:
+    def __init__(self, data: Sequences, communicator: Communicator, first: int = 0, stop: int | None = None) -> None:
         vars(self).update(vars(data))
-        self.team = team
-        team.agree("the number of outputs", data.num_outputs, _HINT)
+        self.communicator = communicator
+        communicator.check_equal("the number of outputs", data.num_outputs, _HINT)
         if data.num_outputs == 0:
             raise ValueError("data has times but no outputs: create it with Sequences(t, y).")
         for what in ("columns", "lags", "time_zone"):
             value = getattr(data, what)
-            team.agree(f"{what} of data", list(value) if isinstance(value, tuple) else value, _HINT)
-        team.agree("dtype of data", str(data.dtype), _HINT)
-        team.agree("whether the times are dates", data.time_origin is not None, _HINT)
+            communicator.check_equal(f"{what} of data", list(value) if isinstance(value, tuple) else value, _HINT)
+        communicator.check_equal("dtype of data", str(data.dtype), _HINT)
+        communicator.check_equal("whether the times are dates", data.time_origin is not None, _HINT)
         kept = data.times.slices()[first:stop]
         rows = slice(kept[0].start, kept[-1].stop)
         self.times = Times(self._with_common_origin(data)[rows], data.lengths[first:stop])
@@ -67,25 +67,25 @@ class Shard(Sequences):
         """The times, which count from the earliest date of all processes."""
         if data.time_origin is None:
             return data.times.t
-        origins = [np.datetime64(text) for text in self.team.gather(str(data.time_origin))]
+        origins = [np.datetime64(text) for text in self.communicator.all_gather(str(data.time_origin))]
         self.time_origin = min(origins)
         return data.times.t + float((data.time_origin - self.time_origin) / np.timedelta64(1, "s"))
 
     def _summarise(self) -> None:
-        frames = self.team.gather(self.num_frames)
-        self.offset = sum(frames[: self.team.rank])  #: frames of the processes before this one
+        frames = self.communicator.all_gather(self.num_frames)
+        self.offset = sum(frames[: self.communicator.rank])  #: frames of the processes before this one
         self.most_frames, self.total_frames = max(frames), sum(frames)
-        self.total_sequences = sum(self.team.gather(self.num_sequences))
+        self.total_sequences = sum(self.communicator.all_gather(self.num_sequences))
         super()._summarise()
-        team, own = self.team, self.output_counts.double()
-        sums = team.total(torch.stack([own, own * self.output_means.double().nan_to_num()]))
+        communicator, own = self.communicator, self.output_counts.double()
+        sums = communicator.all_reduce(torch.stack([own, own * self.output_means.double().nan_to_num()]))
         counts, means = sums[0], sums[1] / sums[0]
         # about the common mean: the variance within a process, plus the squared distance of the means
         off = (self.output_means.double() - means).square() + self.output_variances.double()
-        variances = team.total(own * off.nan_to_num()) / counts
+        variances = communicator.all_reduce(own * off.nan_to_num()) / counts
         self.output_means, self.output_variances = means.to(self.dtype), variances.to(self.dtype)
         self.output_counts = counts.long()
-        self._patterns = self._patterns.joint(team)
+        self._patterns = self._patterns.joint(communicator)
 
     @property
     def num_observed(self) -> int:
@@ -99,49 +99,51 @@ class Shard(Sequences):
         raise ValueError("sequences that were shared with other processes cannot be joined: join them before.")
 
     def lagged(self, lags: Sequence[int]) -> Sequences:
-        return Shard(super().lagged(lags), self.team)
+        return Shard(super().lagged(lags), self.communicator)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}; process {self.team.rank} of {self.team.size})"
+        return f"{super().__repr__()[:-1]}; process {self.communicator.rank} of {self.communicator.size})"
 
 
-def sizes_of(data: Sequences) -> tuple[int, int]:
+def total_sizes(data: Sequences) -> tuple[int, int]:
     """The numbers of frames and of sequences in all processes that have the data together."""
     if isinstance(data, Shard):
         return data.total_frames, data.total_sequences
     return data.num_frames, data.num_sequences
 
 
-def share_of(data: Sequences, team: Team) -> Shard:
+def share_of(data: Sequences, communicator: Communicator) -> Shard:
     """The part of this process, if all processes have the same data: sequences one after the other, of almost the same
     number of frames for each process.
 
     :raises ProcessError: if the processes have different data, or there are fewer sequences than processes.
     """
-    team.agree("the lengths of the sequences", list(data.lengths), "To share different data, use share(data).")
-    if data.num_sequences < team.size:
+    communicator.check_equal(
+        "the lengths of the sequences", list(data.lengths), "To share different data, use share(data)."
+    )
+    if data.num_sequences < communicator.size:
         raise ProcessError(
-            f"data has {counted(data.num_sequences, 'sequence')} for {team.size} processes, but each process needs one "
-            "or more. Use fewer processes, or divide long sequences."
+            f"data has {counted(data.num_sequences, 'sequence')} for {communicator.size} processes, but each process "
+            "needs one or more. Use fewer processes, or divide long sequences."
         )
     ends = np.cumsum(data.lengths)
     cuts = [0]
-    for rank in range(1, team.size):  # the end of a sequence that is nearest to the ideal cut
-        cut = 1 + int(np.abs(ends - rank * ends[-1] / team.size).argmin())
-        cuts.append(min(max(cut, cuts[-1] + 1), data.num_sequences - team.size + rank))
+    for rank in range(1, communicator.size):  # the end of a sequence that is nearest to the ideal cut
+        cut = 1 + int(np.abs(ends - rank * ends[-1] / communicator.size).argmin())
+        cuts.append(min(max(cut, cuts[-1] + 1), data.num_sequences - communicator.size + rank))
     cuts.append(data.num_sequences)
-    return Shard(data, team, cuts[team.rank], cuts[team.rank + 1])
+    return Shard(data, communicator, cuts[communicator.rank], cuts[communicator.rank + 1])
 
 
-def whole_of(data: Shard) -> Sequences | None:
+def gather_sequences(data: Shard) -> Sequences | None:
     """The sequences of all processes in the first process, in the order of the processes; None in the others."""
-    team, base = data.team, data.num_base_outputs
-    lengths = [n for part in team.gather(list(data.lengths)) for n in part]
-    names = team.gather(data.names)
-    t, y = team.rows_of_first(data.times.t), team.rows_of_first(data.read(0, base))
+    communicator, base = data.communicator, data.num_base_outputs
+    lengths = [n for part in communicator.all_gather(list(data.lengths)) for n in part]
+    names = communicator.all_gather(data.names)
+    t, y = communicator.gather_rows(data.times.t), communicator.gather_rows(data.read(0, base))
     exposure = data.exposure
     if exposure is not None and exposure.dim() > 1:
-        exposure = team.rows_of_first(exposure)
+        exposure = communicator.gather_rows(exposure)
     if t is None or y is None:
         return None
     known = None if any(part is None for part in names) else [name for part in names for name in part]

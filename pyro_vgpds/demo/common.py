@@ -15,8 +15,8 @@ from torch import Tensor
 
 import pyro_vgpds
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.files.models import save
-from pyro_vgpds.files.places import placed
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.model import VGPDS, Relevance
@@ -81,7 +81,7 @@ class Demo:
         import matplotlib.pyplot as plt
 
         figure = np.ravel(np.asarray(axes))[0].figure
-        with placed(self.output / name) as part:
+        with atomic_write(self.output / name) as part:
             figure.savefig(part, dpi=110)
         plt.close(figure)
         return self.output / name

@@ -13,7 +13,7 @@ from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import Motion, make_gait
 from pyro_vgpds.demo.common import Demo, rms
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.kernels import RBF, Bias, Periodic, White
 from pyro_vgpds.plotting import animate_poses, plot_forecast, plot_poses, plot_reconstruction, save_animation
 from pyro_vgpds.plotting.pages import Chapter, ReportFigure, ReportTable
@@ -124,7 +124,7 @@ def _write_files(
     """The training walks and the one with the missing leg, as csv for the command line."""
     tables = {"gait.csv": (names[:-1], t, y), "gait_partly.csv": (names[-1:], motion.t[-1:], [partly])}
     for name, (labels, times, outputs) in tables.items():
-        with placed(output / name) as part, part.open("w", encoding="utf-8", newline="") as file:
+        with atomic_write(output / name) as part, part.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["sequence", "time", *(motion.columns or [])])
             for label, stamps, rows in zip(labels, times, outputs, strict=True):

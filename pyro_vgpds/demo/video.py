@@ -9,7 +9,7 @@ from pyro_vgpds.baselines import nearest_neighbour
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import make_pendulum_video
 from pyro_vgpds.demo.common import Demo, rms
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.files.tables import write_arrays
 from pyro_vgpds.kernels import Bias, Periodic, White
 from pyro_vgpds.metrics import coverage
@@ -59,7 +59,7 @@ def video_chapter(demo: Demo) -> Chapter:
     pixel = int(np.argmax(clean[whole].std(0)))
     fan = plot_forecast(posterior.forecast(t[ahead]), pixel, history=(t[~ahead], y[~ahead]), truth=(t[ahead], y[ahead]))
     fan.set(xlabel="frame", ylabel="brightness of one pixel")
-    with placed(demo.output / "video_partly.npz") as part:
+    with atomic_write(demo.output / "video_partly.npz") as part:
         write_arrays(part, {"frames": frames(seen[half]), "t": t[half]})
 
     lower, upper = (end.numpy() for end in posterior.forecast(t[ahead]).interval(0.95))

@@ -13,7 +13,7 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import Table, Value, inside_intervals, score, score_predictor
 from pyro_vgpds.evaluation.splits import Predictor, check_task, hold_out
-from pyro_vgpds.training.processes import in_processes
+from pyro_vgpds.training.forking import run_forked
 from pyro_vgpds.training.progress import check_progress, counting_bar
 
 __all__ = ["Conditional", "backtest", "cross_validate"]
@@ -82,7 +82,7 @@ def cross_validate(
 
     rows: dict[int, dict[str, Value]] = {}
     with counting_bar(num_folds, "folds", progress) as bar:
-        for fold, row in in_processes([partial(run, fold) for fold in range(num_folds)], processes):
+        for fold, row in run_forked([partial(run, fold) for fold in range(num_folds)], processes):
             rows[fold] = row
             bar.update()
     return Table([rows[fold] for fold in range(num_folds)])

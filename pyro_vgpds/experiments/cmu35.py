@@ -17,9 +17,10 @@ import numpy as np
 import pyro
 
 from pyro_vgpds import VGPDS, Posterior, PosteriorMixture, Sequences, Solver, baselines, datasets, save_posterior
-from pyro_vgpds.experiments.recipe import Recipe, noise_with_residuals, predict_with
+from pyro_vgpds.experiments.recipe import Recipe, noise_with_residuals
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.kernels import Bias, White
+from pyro_vgpds.prediction.fitted import predict_with
 
 __all__ = ["run"]
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, in_time
+from pyro_vgpds.prediction.fitted import predict_with
 
 __all__ = ["run"]
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from pyro_vgpds import baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe, predict_with
+from pyro_vgpds.experiments.recipe import Recipe
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, hide_tiles, in_time
 from pyro_vgpds.kernels import Matern32, White
+from pyro_vgpds.prediction.fitted import predict_with
 
 __all__ = ["run"]
 

@@ -12,9 +12,10 @@ import numpy as np
 import pyro
 
 from pyro_vgpds import Posterior, baselines, datasets
-from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.experiments.video import Clip, best_neighbours, errors, hide_tiles
+from pyro_vgpds.prediction.fitted import predict_with
 
 __all__ = ["run"]
 

@@ -19,7 +19,7 @@ from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Recipe", "balanced_scale", "noise_with_residuals", "predict_with", "train_default"]
+__all__ = ["Recipe", "balanced_scale", "noise_with_residuals", "train_default"]
 
 _SMOOTH: dict[str, type[RBF | Matern12 | Matern32 | Matern52]] = {
     "rbf": RBF,
@@ -97,20 +97,6 @@ def _fitted(model: VGPDS, data: Sequences, num_steps: int | None, progress: bool
     if fit(model, guide, data, num_steps, progress=progress).stopped == "interrupted":
         raise KeyboardInterrupt
     return Posterior(model, guide, data)
-
-
-def predict_with(
-    posterior: Posterior,
-    *,
-    noise_variance: Tensor | None = None,
-    output_scale: Tensor | None = None,
-    residual: Kernel | None = None,
-) -> Posterior:
-    """The same trained model with other settings of its predictions."""
-    model, guide = posterior.origin.model, posterior.origin.guide
-    return Posterior(
-        model, guide, posterior.data, noise_variance=noise_variance, output_scale=output_scale, residual=residual
-    )
 
 
 def noise_with_residuals(posterior: Posterior, factor: float) -> Tensor:

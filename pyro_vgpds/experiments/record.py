@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 
 __all__ = ["Folder", "compare", "spread", "table"]
 
@@ -75,7 +75,7 @@ class Folder:
 
     def _show(self, file: Path) -> None:
         """Put a part's file next to the results, as a hard link if the file system supports it."""
-        with placed(self.path / file.name) as part:
+        with atomic_write(self.path / file.name) as part:
             try:
                 os.link(file, part)
             except OSError:
@@ -94,7 +94,7 @@ class Folder:
         """Write a file; it is never written partially."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with placed(path) as part:
+        with atomic_write(path) as part:
             part.write_text(text)
         return path
 

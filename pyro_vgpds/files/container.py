@@ -22,7 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from pyro_vgpds.checks import check_path
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.types import PathLike
 from pyro_vgpds.version import __version__
 
@@ -55,7 +55,7 @@ def write_file(path: PathLike, kind: str, header: dict[str, Any], tensors: dict[
     header = {**header, "format": FORMAT, "kind": kind, "versions": _versions()}
     header["digest"] = _digest(header, tensors)
     content = to_bytes(tensors, metadata={_KEY: json.dumps(header)})
-    with placed(Path(path)) as part, part.open("xb") as file:  # with the mode of the umask
+    with atomic_write(Path(path)) as part, part.open("xb") as file:  # with the mode of the umask
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ import numpy as np
 
 from pyro_vgpds.checks import as_numbers, check_number, check_path
 from pyro_vgpds.datasets.base import require
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.types import ArrayLike, PathLike
 
 __all__ = ["FILM_SUFFIXES", "write_film"]
@@ -52,7 +52,7 @@ def write_film(path: PathLike, frames: ArrayLike, fps: float = 12.0) -> Path:
     if not np.isfinite(pictures).all():
         raise ValueError("frames must be finite: a video cannot store missing pixels.")
     pixels = np.clip(np.round(pictures), 0, 255).astype(np.uint8)
-    with placed(path) as part:
+    with atomic_write(path) as part:
         if suffix == ".gif":
             _write_gif(part, pixels, fps)
         else:

@@ -8,6 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype, check_kind
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, pack, read_file, unpack, write_file
@@ -16,18 +17,17 @@ from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
 from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
-from pyro_vgpds.inference.gathering import gathered
+from pyro_vgpds.inference.exchange import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import PartialGuide, remembered_by
+from pyro_vgpds.inference.partial_guide import PartialGuide, remembered_by
 from pyro_vgpds.mapping.remembered import Remembered
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
-from pyro_vgpds.team import ALONE
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_model", "check_place", "convert_names", "convert_scale", "describe_model",
-    "load", "load_metadata", "pack_metadata", "save", "strip",
+    "BAD_CONTENT", "FileFormatError", "build_model", "check_device_and_dtype", "convert_names", "convert_scale",
+    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
 ]  # fmt: skip
 
 #: what reading a header or tensors of unexpected content raises
@@ -62,12 +62,12 @@ def save(
     >>> save("model.safetensors", model, guide, data, metadata={"unit": "cm"})
     """
     whole = gathered(guide, data)
-    team = data.team if isinstance(data, Sequences) else ALONE
-    with team.together():
+    communicator = data.communicator if isinstance(data, Sequences) else SINGLE_PROCESS
+    with communicator.sharing_errors():
         if whole is not None:
             own = model if whole[0] is guide else whole[0].model  # a copy has the factors of all outputs
             _write(path, own, *whole, metadata)
-    team.check()  # the file is complete
+    communicator.check()  # the file is complete
 
 
 def _write(
@@ -117,7 +117,7 @@ def load(
     >>> Posterior(again, its_guide, its_data).bound == post.bound
     True
     """
-    check_place(device, dtype)
+    check_device_and_dtype(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     if header["kind"] != "model":
         what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
@@ -133,7 +133,7 @@ def load(
         raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
 
 
-def check_place(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+def check_device_and_dtype(device: torch.device | str | None, dtype: torch.dtype | None) -> None:
     """Check the arguments of :func:`load`, so that the file is not blamed for them."""
     check_device(device)
     if dtype is not None:

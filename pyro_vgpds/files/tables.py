@@ -15,8 +15,8 @@ import numpy as np
 
 from pyro_vgpds.checks import check_kind, check_list, check_number, check_path, check_texts, is_whole
 from pyro_vgpds.data.dates import format_times
+from pyro_vgpds.files.atomic import atomic_write
 from pyro_vgpds.files.film import FILM_SUFFIXES, write_film
-from pyro_vgpds.files.places import placed
 from pyro_vgpds.types import PathLike
 
 __all__ = ["table_suffixes", "write_arrays", "write_table"]
@@ -84,7 +84,7 @@ def write_table(
     if suffix in FILM_SUFFIXES and frames is not None:
         write_film(path, frames, fps or DEFAULT_FPS)
         return
-    with placed(path) as part:
+    with atomic_write(path) as part:
         if suffix == ".csv":
             with part.open("w", encoding="utf-8", newline="") as file:
                 _write_csv(file, format_times(t, zone), y, interval, names, sequence)

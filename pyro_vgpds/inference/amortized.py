@@ -249,7 +249,7 @@ def refine_sites(
     y = data.y
     assert isinstance(q, OpperArchambeau)
     assert y is not None
-    if data.team.size > 1:
+    if data.communicator.size > 1:
         raise ValueError(
             "refine needs the sequences of one process: refine the guide of the whole data, or of sequences that are "
             "not shared."

@@ -21,13 +21,13 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.exponents import add_to_parameter
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
+from pyro_vgpds.parameter_gradients import add_to_parameter
 from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
@@ -125,7 +125,9 @@ def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor
 
 def _loss(model: PlainModel, prior: TemporalGP, q: OpperArchambeau, data: Sequences) -> Tensor:
     assert data.y is not None
-    divergence = kl_divergence(q, prior) / data.column_team.size  # of which each process with other columns has a part
+    divergence = (
+        kl_divergence(q, prior) / data.column_communicator.size
+    )  # of which each process with other columns has a part
     return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
@@ -143,7 +145,7 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
         path = None if reader is None else known(reader)
         if path is None:
             prior = cast("PlainModel", model).path_prior(data)
-            path = known(prior.covariance) if data.column_team.size == 1 else None
+            path = known(prior.covariance) if data.column_communicator.size == 1 else None
             if path is not None:
                 keep_reader(model, data, prior.covariance)
         if path is not None:
@@ -196,7 +198,7 @@ def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known
     moments, lam = q.moments, q.lam
     known = PathMoments(*(x.detach() for x in moments))
     mean, variance = known.mu.requires_grad_(), known.s.clamp_min(0.0)
-    divergence = known_divergence(known, lam.detach(), 1.0 / data.column_team.size)
+    divergence = known_divergence(known, lam.detach(), 1.0 / data.column_communicator.size)
     assert data.y is not None
     outputs = model.likelihood(mean, data).known_bound(mean, variance, data.y)
     if divergence is None or outputs is None:
@@ -243,7 +245,7 @@ def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
     outputs = model.outputs_on(batch, x, inducing.mean, inducing, kernel).integrate(q, u)
     assert batch.sequences.y is not None
     expected = outputs.log_prob(batch.sequences.y)  # after which q(U) is known, if it follows the batch
-    divergence = u.kl_to_prior() / batch.team.size  # of which each process has a part, as of the expectation
+    divergence = u.kl_to_prior() / batch.communicator.size  # of which each process has a part, as of the expectation
     loss: Tensor = batch.path_scale * kl_divergence(q, path) + divergence - batch.scale * expected
     return loss
 

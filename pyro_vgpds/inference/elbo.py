@@ -16,12 +16,12 @@ from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.checks import check_callable
 from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
-from pyro_vgpds.inference.joint import (
-    column_team_of,
-    joint_gradients,
-    joint_loss,
+from pyro_vgpds.inference.distributed_elbo import (
+    column_communicator_of,
+    communicator_of,
+    distributed_gradients,
+    distributed_loss,
     refuse_wrapped,
-    team_of,
     warn_if_alone,
 )  # fmt: skip
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
@@ -63,7 +63,7 @@ class IntegrateMessenger(Messenger):
         self, meet: Callable[..., object] = lambda outputs: None, share: float = 1.0, shares_paths: bool = False
     ) -> None:
         super().__init__()
-        self._meet, self._share, self._shares_paths = meet, share, shares_paths
+        self._collect_sites, self._share, self._shares_paths = meet, share, shares_paths
         self._posteriors: dict[str, Any] = {}
         self._integrated: set[str] = set()
 
@@ -116,7 +116,7 @@ class IntegrateMessenger(Messenger):
         if msg["is_observed"]:
             if isinstance(outputs := msg["fn"], (CollapsedOutputs, ExpectedOutputs)):
                 outputs.share = _share(msg)
-                self._meet(outputs)
+                self._collect_sites(outputs)
             return
         # The guide runs first (a guide messenger: site by site), so the first distribution of a name is the guide's.
         posterior = self._posteriors.setdefault(str(msg["name"]), msg["fn"])
@@ -204,7 +204,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     True
     """
 
-    _met: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
+    _sites: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
     def _is_direct(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         refuse_wrapped()
@@ -216,8 +216,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param model: the model.
         :param guide: its guide.
         """
-        self._met = ()
-        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        self._sites = ()
+        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
             if not direct:
@@ -225,7 +225,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
             with torch.no_grad():
                 return float(direct_loss(model, guide, *args))
 
-        return evaluate() if team.size == 1 else joint_loss(team, guide, evaluate)
+        return evaluate() if communicator.size == 1 else distributed_loss(communicator, guide, evaluate)
 
     def loss_and_grads(
         self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any
@@ -235,17 +235,17 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param model: the model.
         :param guide: its guide.
         """
-        self._met = ()
-        team, direct = team_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        self._sites = ()
+        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
 
         def evaluate() -> float:
             if not direct:
                 return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
             return direct_gradients(model, guide, args[0], bool(self.retain_graph))
 
-        if team.size > 1:
-            options = {"traced": not direct, "same_frames": column_team_of(args, kwargs).size > 1}
-            loss = joint_gradients(team, model, guide, evaluate, **options)
+        if communicator.size > 1:
+            options = {"traced": not direct, "same_frames": column_communicator_of(args, kwargs).size > 1}
+            loss = distributed_gradients(communicator, model, guide, evaluate, **options)
         else:
             warn_if_alone()
             loss = evaluate()
@@ -253,7 +253,7 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         return loss
 
     def _step(self) -> None:
-        for sites in self._met:
+        for sites in self._sites:
             if not sites.is_held:
                 sites.step()
 
@@ -266,8 +266,8 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         :raises ValueError: if several processes have the data together.
         """
-        self._met = ()
-        if team_of(args, kwargs).size > 1:
+        self._sites = ()
+        if communicator_of(args, kwargs).size > 1:
             raise ValueError(
                 "differentiable_loss would have the gradients of this process only. Use loss_and_grads, which sums "
                 "them over the processes."
@@ -279,18 +279,18 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
     ) -> tuple[Trace, Trace]:
         check_callable("model", model)
         check_callable("guide", guide)
-        share, paths = 1.0 / team_of(args, kwargs).size, column_team_of(args, kwargs).size > 1
-        with pyro_lock(), IntegrateMessenger(self._meet, share, paths) as messenger:
+        share, paths = 1.0 / communicator_of(args, kwargs).size, column_communicator_of(args, kwargs).size > 1
+        with pyro_lock(), IntegrateMessenger(self._collect_sites, share, paths) as messenger:
             model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
         messenger.check()
         _check_sites(model_trace, guide_trace)
         return model_trace, guide_trace
 
-    def _meet(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
+    def _collect_sites(self, outputs: CollapsedOutputs | ExpectedOutputs) -> None:
         sites = outputs.sites
-        if all(sites is not other for other in self._met):
+        if all(sites is not other for other in self._sites):
             sites.clear()  # evaluations before this one whose gradients were not used
-            self._met += (sites,)
+            self._sites += (sites,)
 
 
 def _share(site: Message) -> float:

@@ -18,7 +18,7 @@ from pyro_vgpds.checks import check_flags, check_kind, check_path
 from pyro_vgpds.data.batches import DatasetLike, as_dataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import partial_guide, share_hyperparameters
+from pyro_vgpds.inference.partial_guide import partial_guide, share_hyperparameters
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.site_store import (
     BatchFactors,
@@ -208,7 +208,7 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> abs(AutoExplicit.from_collapsed(guide, data).collect() - post.bound) < 1e-5 * abs(post.bound)
         True
         """
-        with self.data.team.together():
+        with self.data.communicator.sharing_errors():
             streamed = stream(self, self.data, batch_size)
             self.dual, bound = streamed.optimum()
         streamed = streamed.estimated(self, self.data, batch_size)
@@ -243,10 +243,10 @@ class AutoExplicit(OpperArchambeauGuide):
         >>> bool(off.abs().max() < 1e-4)
         True
         """
-        if self.data.team.size > 1:
+        if self.data.communicator.size > 1:
             raise ValueError(
-                f"part needs all sequences in one process, but data is shared by {self.data.team.size}. Predict with "
-                "the guide and data that distributed.gather(guide.collapsed(), data) returns."
+                f"part needs all sequences in one process, but data is shared by {self.data.communicator.size}. "
+                "Predict with the guide and data that distributed.gather(guide.collapsed(), data) returns."
             )
         if self.is_free:
             raise ValueError("part needs the sums over all frames, which give the optimal q(U), but the guide is free.")
@@ -285,7 +285,7 @@ class AutoExplicit(OpperArchambeauGuide):
         :param model: the model.
         """
         own = type(self).get_posterior is AutoExplicit.get_posterior
-        return own and self.model is model and not self.is_free and self.is_as_made()
+        return own and self.model is model and not self.is_free and self.is_unmodified()
 
     def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
         """q(U). :class:`~pyro_vgpds.MinibatchNaturalGradient` swaps this method.

@@ -49,7 +49,7 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         locs = vars(self)["_modules"].get("locs")
         return locs is not None and bool(parameters_of(locs))
 
-    def is_as_made(self) -> bool:
+    def is_unmodified(self) -> bool:
         """Whether it runs as Pyro's messenger does, and has met no priors on hyperparameters."""
         kind = type(self)
         return (
@@ -226,7 +226,7 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
             self.model is model
             and type(self).get_posterior is AutoOpperArchambeau.get_posterior
             and "lam" in self._pyro_params
-            and self.is_as_made()
+            and self.is_unmodified()
         )
 
     def read_parameters(self) -> list[Tensor]:

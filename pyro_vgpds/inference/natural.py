@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_rate
+from pyro_vgpds.inference.distributed_elbo import column_communicator_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.inference.joint import column_team_of
-from pyro_vgpds.linalg import followed
+from pyro_vgpds.linalg import with_own_gradient
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
@@ -162,9 +162,9 @@ class NaturalGradient:
             or q.tracked_variance.grad is None
         ):
             raise RuntimeError("a natural step needs a backward pass of the loss before it, such as svi.step(data).")
-        team = column_team_of(*self._call)
-        if team.size > 1 and not q.is_total:  # each process has the derivatives of its own columns
-            q.tracked_mean.grad, q.tracked_variance.grad = team.total(
+        communicator = column_communicator_of(*self._call)
+        if communicator.size > 1 and not q.is_total:  # each process has the derivatives of its own columns
+            q.tracked_mean.grad, q.tracked_variance.grad = communicator.all_reduce(
                 torch.stack([q.tracked_mean.grad, q.tracked_variance.grad])
             )
             q.is_total = True
@@ -180,8 +180,8 @@ class Tracked(OpperArchambeau):
 
     def _track(self) -> None:
         if self.tracked_mean is None:
-            moments = self.moments
-            self.tracked_mean, self.tracked_variance = followed(moments.mu), followed(moments.s.clamp_min(0.0))
+            self.tracked_mean = with_own_gradient(self.moments.mu)
+            self.tracked_variance = with_own_gradient(self.moments.s.clamp_min(0.0))
 
     def take_gradients(self, mean: Tensor, variance: Tensor, d_mean: Tensor, d_variance: Tensor) -> None:
         self.tracked_mean, self.tracked_variance = mean, variance

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
@@ -17,7 +18,6 @@ from pyro_vgpds.likelihoods.factors import rows_of_all
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.names import parse_likelihood
-from pyro_vgpds.team import Team
 
 __all__ = [
     "OutputStart", "check_exposure", "check_functions", "check_likelihood", "check_outputs", "default_mapping",
@@ -120,16 +120,16 @@ def _place(data: Sequences, row: int, column: int, columns: Sequence[str] | None
 def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     """The start for data whose outputs are possible; chooses the parameters of the likelihood that were not given."""
     assert data.y is not None
-    y, team = data.y.detach().double(), data.team
-    likelihood.prepare(rows_of_all(y, team))
+    y, communicator = data.y.detach().double(), data.communicator
+    likelihood.prepare(rows_of_all(y, communicator))
     likelihood.to(device=data.device, dtype=data.dtype)
     value = likelihood().exposed(data.exposure)
-    f = guess(value, y, data.times.lengths, team)
-    mean = function_means(value, y, team)
+    f = guess(value, y, data.times.lengths, communicator)
+    mean = function_means(value, y, communicator)
     seen = torch.isfinite(y).repeat_interleave(likelihood.num_functions, 1)
     # a guess of a discrete output that was not observed follows its neighbours; others are at the mean, without spread
     counts = seen | value.is_discrete(y.shape[1]).repeat_interleave(likelihood.num_functions).to(seen.device)
-    scale = _deviations(f, counts, team)
+    scale = _deviations(f, counts, communicator)
     # of those that vary; the second function of an output may be in other units
     by_function = scale.unflatten(-1, (-1, likelihood.num_functions))
     usual = by_function.amax(0)
@@ -141,16 +141,16 @@ def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
     pseudo = Sequences(list(data.times.t.split(lengths)), list(f.to(data.dtype).split(lengths)), dtype=data.dtype,
                        device=data.device)  # fmt: skip
     pseudo.time_origin = data.time_origin
-    if team.size > 1:
-        pseudo = Shard(pseudo, team)
+    if communicator.size > 1:
+        pseudo = Shard(pseudo, communicator)
     return OutputStart(pseudo, mean.to(data.dtype), scale.to(data.dtype))
 
 
-def _deviations(f: Tensor, counts: Tensor, team: Team) -> Tensor:
+def _deviations(f: Tensor, counts: Tensor, communicator: Communicator) -> Tensor:
     """Standard deviations (F,) of the function values (N, F) that count, in all processes."""
-    number, total = team.total(torch.stack([counts.sum(0).to(f), torch.where(counts, f, 0.0).sum(0)]))
+    number, total = communicator.all_reduce(torch.stack([counts.sum(0).to(f), torch.where(counts, f, 0.0).sum(0)]))
     number = number.clamp_min(1)
-    return (team.total(torch.where(counts, f - total / number, 0.0).square().sum(0)) / number).sqrt()
+    return (communicator.all_reduce(torch.where(counts, f - total / number, 0.0).square().sum(0)) / number).sqrt()
 
 
 def default_mapping(likelihood: Likelihood | None) -> Kernel:

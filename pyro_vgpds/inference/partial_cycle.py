@@ -19,7 +19,7 @@ from torch import Tensor
 from pyro_vgpds.data.filling import line_between
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.inference.rhythm import predicted_share, refined_period
+from pyro_vgpds.inference.oscillations import predicted_share, refined_period
 from pyro_vgpds.inference.scales import sinusoid_powers
 
 __all__ = ["partial_cycle"]

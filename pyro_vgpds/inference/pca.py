@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.filling import patterns, regress_windows
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["components", "kmeans", "pca", "split_pca", "wide_components"]
 
@@ -47,11 +47,11 @@ def pca(data: Sequences, latent_dim: int, mean: Tensor, scale: Tensor) -> tuple[
 def _whiten(u: Tensor, s: Tensor, data: Sequences) -> tuple[Tensor, Tensor]:
     """Unit vectors (N, Q) as points of unit variance, and their singular values as shares of the largest variance."""
     biggest = u.gather(0, u.abs().argmax(0, keepdim=True))
-    biggest = data.frame_team.rows(biggest)  # one of each process
+    biggest = data.frame_communicator.all_gather_rows(biggest)  # one of each process
     sign = biggest.gather(0, biggest.abs().argmax(0, keepdim=True)).sign()
     u = u * sign  # the sign of a component is free: make it reproducible
     share = (s / s.max().clamp_min(torch.finfo(s.dtype).tiny)).square().clamp_min(1e-3)
-    return (u * math.sqrt(sizes_of(data)[0])).contiguous(), share
+    return (u * math.sqrt(total_sizes(data)[0])).contiguous(), share
 
 
 def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,14 +71,18 @@ def split_pca(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, s
     return _whiten(joined[:-1], joined[-1], data)
 
 
-def _scores(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Team]:
+def _scores(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> tuple[Tensor, Communicator]:
     """Columns with the components of the scaled data, (N, R), and the processes that have other columns of them."""
-    groups, team = data.groups(mean, scale), data.column_team
-    if not team.any(groups.mask is not None):
-        return groups.factor, team
-    if rank >= data.num_outputs and data.team.size == 1 and (filled := _regressed(data, mean, scale)) is not None:
-        return filled, ALONE
-    return _fit_low_rank(data, rank, mean, scale), ALONE
+    groups, communicator = data.groups(mean, scale), data.column_communicator
+    if not communicator.any(groups.mask is not None):
+        return groups.factor, communicator
+    if (
+        rank >= data.num_outputs
+        and data.communicator.size == 1
+        and (filled := _regressed(data, mean, scale)) is not None
+    ):
+        return filled, SINGLE_PROCESS
+    return _fit_low_rank(data, rank, mean, scale), SINGLE_PROCESS
 
 
 def _regressed(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor | None:
@@ -100,41 +104,43 @@ def _regressed(data: Sequences, mean: Tensor, scale: Tensor) -> Tensor | None:
     return _interpolate(filled, data.times, lost)
 
 
-def components(matrix: Tensor, data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
+def components(matrix: Tensor, data: Sequences, columns: Communicator = SINGLE_PROCESS) -> tuple[Tensor, Tensor]:
     """Left singular vectors (n, R) and singular values (R,) of a matrix whose rows the processes have together.
 
     The rows (n, D) of this process belong to its sequences ``data``. Other processes may have other ``columns`` of
     them.
     """
-    team = data.frame_team
+    communicator = data.frame_communicator
     if columns.size > 1:
         return wide_components([matrix], data, columns)
-    if team.size == 1:
+    if communicator.size == 1:
         u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
         return u, s
-    if matrix.shape[1] > sizes_of(data)[0]:
+    if matrix.shape[1] > total_sizes(data)[0]:
         return wide_components(matrix.split(_WIDE, 1), data)
-    e, v = torch.linalg.eigh(team.total(matrix.mT @ matrix))
-    both = team.broadcast(torch.cat([e.unsqueeze(0), v]))  # other machines might turn them
+    e, v = torch.linalg.eigh(communicator.all_reduce(matrix.mT @ matrix))
+    both = communicator.broadcast(torch.cat([e.unsqueeze(0), v]))  # other machines might turn them
     s, v = both[0].clamp_min(0.0).sqrt().flip(-1), both[1:].flip(-1)
     return matrix @ v / s.clamp_min(torch.finfo(s.dtype).eps * s.max()), s
 
 
-def wide_components(blocks: Iterable[Tensor], data: Sequences, columns: Team = ALONE) -> tuple[Tensor, Tensor]:
+def wide_components(
+    blocks: Iterable[Tensor], data: Sequences, columns: Communicator = SINGLE_PROCESS
+) -> tuple[Tensor, Tensor]:
     """The same for blocks of columns (n, block) of a matrix with more columns than all processes have rows."""
-    team, n = data.frame_team, sizes_of(data)[0]
+    communicator, n = data.frame_communicator, total_sizes(data)[0]
     gram = torch.zeros(n, n, dtype=data.dtype, device=data.device)
     for block in blocks:
-        every = team.rows(block)
+        every = communicator.all_gather_rows(block)
         gram.addmm_(every, every.mT)
-    e, u = torch.linalg.eigh(columns.total(gram))
-    both = columns.broadcast(team.broadcast(torch.cat([e.unsqueeze(0), u])))
+    e, u = torch.linalg.eigh(columns.all_reduce(gram))
+    both = columns.broadcast(communicator.broadcast(torch.cat([e.unsqueeze(0), u])))
     return both[1 + data.offset :][: data.num_frames].flip(-1), both[0].clamp_min(0.0).sqrt().flip(-1)
 
 
 def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Tensor:
     """Points times loadings' scale, (N, rank), of X Wᵀ fitted to the observed part of the scaled data."""
-    n, team, columns = sizes_of(data)[0], data.frame_team, data.column_team
+    n, communicator, columns = total_sizes(data)[0], data.frame_communicator, data.column_communicator
     ridge = 0.05 * float((data.output_variances / scale.square()).mean())
     eye = torch.eye(rank, dtype=data.dtype, device=data.device)
 
@@ -156,16 +162,16 @@ def _fit_low_rank(data: Sequences, rank: int, mean: Tensor, scale: Tensor) -> Te
         pairs = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)  # (N, Q²)
         left, right = x.new_zeros(len(x), rank * rank), x.new_zeros(len(x), rank)
         for seen, y in blocks():
-            sums = team.total(torch.cat([seen.mT @ pairs, y.mT @ x], 1))
+            sums = communicator.all_reduce(torch.cat([seen.mT @ pairs, y.mT @ x], 1))
             normal, target = sums[:, :-rank].unflatten(-1, (rank, rank)), sums[:, -rank:].unsqueeze(-1)
             loadings = torch.linalg.solve(normal + 1e-3 * n * eye, target).squeeze(-1)
             left.addmm_(seen, (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2))
             right.addmm_(y, loadings)
-        left, right = columns.total(torch.cat([left, right], 1)).split([rank * rank, rank], 1)
+        left, right = columns.all_reduce(torch.cat([left, right], 1)).split([rank * rank, rank], 1)
         x = torch.linalg.solve(left.unflatten(-1, (rank, rank)) + ridge * eye, right.unsqueeze(-1)).squeeze(-1)
-        x = x / (team.total(x.square().sum(0)) / n).sqrt().clamp_min(1e-12)
-    size = (team.total(left.sum(0)) / n).view(rank, rank).diagonal().clamp_min(0.0).sqrt()
-    empty = columns.total(sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(len(x)))) == 0
+        x = x / (communicator.all_reduce(x.square().sum(0)) / n).sqrt().clamp_min(1e-12)
+    size = (communicator.all_reduce(left.sum(0)) / n).view(rank, rank).diagonal().clamp_min(0.0).sqrt()
+    empty = columns.all_reduce(sum((seen.sum(1) for seen, _ in blocks()), start=x.new_zeros(len(x)))) == 0
     return _interpolate(x * size, data.times, empty) if bool(empty.any()) else x * size
 
 
@@ -182,19 +188,19 @@ def _interpolate(x: Tensor, times: Times, empty: Tensor) -> Tensor:
     return x
 
 
-def kmeans(x: Tensor, num_centres: int, sweeps: int = 50, team: Team = ALONE) -> Tensor:
+def kmeans(x: Tensor, num_centres: int, sweeps: int = 50, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
     """Centres (M, Q) of the points x (N, Q) by Lloyd's algorithm, from a random choice of points (k-means++).
 
     It uses a random subset if there are very many points.
 
-    :param team: the processes that have the points together. The draws are those of the first one.
+    :param communicator: the processes that have the points together. The draws are those of the first one.
     """
-    if team.size > 1:
-        most, every = max(_KMEANS_POINTS, 100 * num_centres), sum(team.gather(len(x)))
+    if communicator.size > 1:
+        most, every = max(_KMEANS_POINTS, 100 * num_centres), sum(communicator.all_gather(len(x)))
         own = x if every <= most else x[torch.randperm(len(x), device=x.device)[: -(-most * len(x) // every)]]
-        points = team.rows(own)
-        first = kmeans(points, num_centres, sweeps) if team.rank == 0 else x.new_zeros(num_centres, x.shape[1])
-        return team.broadcast(first)
+        points = communicator.all_gather_rows(own)
+        first = kmeans(points, num_centres, sweeps) if communicator.rank == 0 else x.new_zeros(num_centres, x.shape[1])
+        return communicator.broadcast(first)
     if num_centres >= len(x):
         return x.clone()
     most = max(_KMEANS_POINTS, 100 * num_centres)

@@ -8,11 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.repeats import find_repeat
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Cosine, Kernel, KernelValue
 from pyro_vgpds.linalg import add_diagonal, cholesky, in_double
-from pyro_vgpds.team import Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 
 __all__ = [
@@ -79,11 +79,11 @@ def choose_scales(kernel: Kernel, times: Times, x: Tensor, share: Tensor) -> Non
         leaf.unset.clear()
 
 
-def longest(times: Times, x: Tensor, team: Team) -> tuple[Times, Tensor]:
+def longest(times: Times, x: Tensor, communicator: Communicator) -> tuple[Times, Tensor]:
     """The longest sequences of all processes, and their points (N, Q): as many as the search of :func:`choose_scales`
     uses. One process alone gets its own times and points.
     """
-    if team.size == 1:
+    if communicator.size == 1:
         return times, x
     parts, left = [], _FRAMES
     for part in sorted(times.slices(), key=lambda s: s.start - s.stop):
@@ -92,8 +92,8 @@ def longest(times: Times, x: Tensor, team: Team) -> tuple[Times, Tensor]:
             left -= part.stop - part.start
     kept = [slice(part.start, min(part.stop, part.start + _FRAMES)) for part in parts]
     full = [part.stop - part.start for part in parts]
-    lengths = [pair for own in team.gather([[n, min(n, _FRAMES)] for n in full]) for pair in own]
-    t, points = (team.rows(torch.cat([values[rows] for rows in kept])) for values in (times.t, x))
+    lengths = [pair for own in communicator.all_gather([[n, min(n, _FRAMES)] for n in full]) for pair in own]
+    t, points = (communicator.all_gather_rows(torch.cat([values[rows] for rows in kept])) for values in (times.t, x))
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i][0])  # the order of one process
     sizes = [size for _, size in lengths]
     t_parts, x_parts = t.split(sizes), points.split(sizes)

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, is_whole
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.data.times import Times
+from pyro_vgpds.inference.oscillations import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.partial_cycle import partial_cycle
 from pyro_vgpds.inference.pca import pca, split_pca
-from pyro_vgpds.inference.rhythm import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
-from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.threads import threads_for
 
@@ -42,7 +42,7 @@ class Start:
     times: Times  #: of those points
     share: Tensor  #: (Q,), the variance that each dimension explains, relative to the first
     variances: Tensor  #: (D,)
-    team: Team = ALONE  #: the processes that have the points together
+    communicator: Communicator = SINGLE_PROCESS  #: the processes that have the points together
 
     @property
     def spread(self) -> float:
@@ -53,7 +53,7 @@ class Start:
     def span(self) -> float:
         """The longest span of a sequence, of all processes; 1 if there are single frames only."""
         own = max((float(self.times.t[rows][-1] - self.times.t[rows][0]) for rows in self.times.slices()), default=0.0)
-        return self.team.largest([own])[0] or 1.0
+        return self.communicator.all_reduce_max([own])[0] or 1.0
 
     def noise(self, per_output: bool) -> Tensor:
         """The first noise variance, () or (D,)."""
@@ -87,7 +87,7 @@ class Start:
 
     @property
     def _is_alone(self) -> bool:
-        return self.team.size == 1 and len(self.times.lengths) == 1
+        return self.communicator.size == 1 and len(self.times.lengths) == 1
 
     def sites(self, prior: TemporalGP) -> tuple[Tensor, Tensor]:
         """mean_bar and lam (N, Q) of the prior's posterior given noisy observations of the points.
@@ -138,7 +138,7 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
             x, share = split_pca(data, latent_dim, static_dim, mean, scale)
         else:
             x, share = pca(data, latent_dim, mean, scale)
-    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_team)
+    return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_communicator)
 
 
 def start_kernels(
@@ -148,7 +148,7 @@ def start_kernels(
     default_temporal, default_mapping = defaults
     _start_mapping(mapping, start.share, start.spread, default_mapping)
     moving = len(start.share) - static_dim
-    times, points = longest(start.times, start.x, start.team)
+    times, points = longest(start.times, start.x, start.communicator)
     choose_scales(temporal, times, points[:, :moving], start.share[:moving])
     if static_dim:
         _slow_down(temporal, start.span, moving, static_dim)
@@ -207,7 +207,7 @@ class Sizes:
         The weights of the mapping switch latent dimensions off, and too many cost time only; inducing inputs that are
         too many can fit noise.
         """
-        n, sequences = sizes_of(data)
+        n, sequences = total_sizes(data)
         latent = min(_LATENT, data.num_base_outputs, max(1, n // 3)) if self.latent_dim is None else self.latent_dim
         inducing = min(n, 100, max(50, round(2.0 * math.sqrt(n)))) if self.num_inducing is None else self.num_inducing
         static = min(latent // 5, (sequences - 1) // 3) if self.static_dim is None else self.static_dim
@@ -217,7 +217,7 @@ class Sizes:
 def check_start(data: Sequences, sizes: Sizes) -> None:
     """Raise an error if data or sizes do not suit a model; see :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`."""
     check_data(data)
-    (n, sequences), d = sizes_of(data), data.num_outputs
+    (n, sequences), d = total_sizes(data), data.num_outputs
     latent_dim, num_inducing, static_dim = sizes.latent_dim, sizes.num_inducing, sizes.static_dim
     if latent_dim is not None:
         check_count("latent_dim", latent_dim)

@@ -71,14 +71,14 @@ class Streamed(NamedTuple):
         if self.limits is None or not model_of(guide).output_likelihood.is_drawn:
             return self
         total = 0.0
-        team, own = data.team, data if isinstance(data, Batch) else data.of_this_process()
-        with torch.no_grad(), team.together():
+        communicator, own = data.communicator, data if isinstance(data, Batch) else data.of_this_process()
+        with torch.no_grad(), communicator.sharing_errors():
             for batch in _batches(own, batch_size):
                 expected, sites = _factors(guide, batch, *at_medians(guide, batch))
                 y = expected.outputs.data.y
                 assert y is not None
                 total += float(expected.correction(expected.inducing, y.double(), sites)[0])
-        return self._replace(estimate=float(team.total(torch.tensor([total]).double())))
+        return self._replace(estimate=float(communicator.all_reduce(torch.tensor([total]).double())))
 
 
 def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_size: int = 1) -> Streamed:
@@ -92,8 +92,8 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
     total: FrameSums | None = None
     limits: SiteLimits | None = None
     divergence = 0.0
-    team, own = data.team, data if isinstance(data, Batch) else data.of_this_process()
-    with torch.no_grad(), team.together():
+    communicator, own = data.communicator, data if isinstance(data, Batch) else data.of_this_process()
+    with torch.no_grad(), communicator.sharing_errors():
         for batch in _batches(own, batch_size):
             inducing, prior, outputs = at_medians(guide, batch)
             q = guide.make_posterior(prior)
@@ -111,8 +111,11 @@ def stream(guide: OpperArchambeauGuide, data: SequenceDataset | Batch, batch_siz
                 limits = found if limits is None else limits.joined(found)
             total = sums if total is None else added_sums(total, sums)
         assert total is not None
-        total, divergence = sum_frames(total, team), float(team.total(torch.tensor([divergence]).double()))
-        limits = None if limits is None else limits.of_all(team)
+        total, divergence = (
+            sum_frames(total, communicator),
+            float(communicator.all_reduce(torch.tensor([divergence]).double())),
+        )
+        limits = None if limits is None else limits.of_all(communicator)
     return Streamed(total, divergence, inducing, limits)
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.exponents import viewed
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.basis import LinearForm, register_linear
@@ -17,8 +17,8 @@ from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, 
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
+from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
@@ -35,7 +35,7 @@ class ARDRBFValue(MappingValue):
     """
 
     def __init__(self, variance: Tensor, weight: Tensor) -> None:
-        self.variance, self.weight = viewed(variance[..., 0], variance), weight
+        self.variance, self.weight = view_of(variance[..., 0], variance), weight
 
     def cov(self, x: Tensor, z: Tensor) -> Tensor:
         return self.psi1(x, torch.zeros_like(x), z)
@@ -84,9 +84,9 @@ class ARDRBFValue(MappingValue):
         noise: Tensor,
         groups: ColumnGroups,
         jitter: float | None,
-        team: Team = ALONE,
+        communicator: Communicator = SINGLE_PROCESS,
     ) -> Known | None:
-        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, team)
+        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, communicator)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

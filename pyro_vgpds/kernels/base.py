@@ -15,11 +15,11 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
 from pyro_vgpds.declared import DeclaredParameters
-from pyro_vgpds.exponents import viewed
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike, TimeLike
 
 __all__ = ["Kernel", "Product", "Sum"]
@@ -117,7 +117,7 @@ class Kernel(DeclaredParameters):
         own_dim = self.event_dim(name) if name in self._pyro_samples else value.dim()
         if own_dim:
             return value
-        return viewed(value.unsqueeze(-1), value)
+        return view_of(value.unsqueeze(-1), value)
 
     def set(self: K, name: str, value: TimeLike) -> K:
         """Give a parameter another value or a prior, and return the kernel. ``VGPDS.from_data`` then keeps it.

@@ -10,20 +10,9 @@ from pyro_vgpds.likelihoods.site import SiteLikelihood
 from pyro_vgpds.likelihoods.tangent import TangentLikelihood
 
 __all__ = [
-    "Bernoulli",
-    "Binomial",
-    "ByColumn",
-    "Gaussian",
-    "Likelihood",
-    "LikelihoodValue",
-    "NegativeBinomial",
-    "Poisson",
-    "SiteLikelihood",
-    "StudentT",
-    "TangentLikelihood",
-    "parse_likelihood",
-    "register_likelihood",
-]
+    "Bernoulli", "Binomial", "ByColumn", "Gaussian", "Likelihood", "LikelihoodValue", "NegativeBinomial", "Poisson",
+    "SiteLikelihood", "StudentT", "TangentLikelihood", "parse_likelihood", "register_likelihood",
+]  # fmt: skip
 
 for _likelihood in (Bernoulli, Binomial, ByColumn, Gaussian, NegativeBinomial, Poisson, StudentT):
     register_likelihood(_likelihood)

@@ -245,39 +245,44 @@ class LikelihoodValue:
 
         :param exposure: (D,) or (N, D), positive. Default: 1.
         """
-        offset = None if exposure is None else exposure.double().log()
-        return LikelihoodValue(self.likelihood, self.parameters, offset)
+        return self._with_offset(None if exposure is None else exposure.double().log())
 
     def exposed_like(self, other: LikelihoodValue) -> LikelihoodValue:
         """The same with the exposures of another one.
 
         :param other: for the same frames.
         """
-        return LikelihoodValue(self.likelihood, self.parameters, other.offset)
+        return self._with_offset(other.offset)
+
+    def _with_offset(self, offset: Tensor | None) -> LikelihoodValue:
+        return LikelihoodValue(self.likelihood, self.parameters, offset)
+
+    @property
+    def _offset_by_frame(self) -> Tensor | None:
+        """Log e, (N, D); None if it is the same in all frames."""
+        return None if self.offset is None or self.offset.dim() == 1 else self.offset
 
     @property
     def elsewhere(self) -> LikelihoodValue:
         """The same for other frames, which have the exposure 1 if those of the data differ by frame."""
-        return self if self.offset is None or self.offset.dim() == 1 else self.exposed(None)
+        return self if self._offset_by_frame is None else self._with_offset(None)
 
     def longer(self, num_frames: int) -> LikelihoodValue:
         """The same for the data and frames after them, which have the exposure 1 if those of the data differ by frame.
 
         :param num_frames: number of frames after those of the data.
         """
-        if self.offset is None or self.offset.dim() == 1:
+        offset = self._offset_by_frame
+        if offset is None:
             return self
-        rest = self.offset.new_zeros(num_frames, self.offset.shape[1])
-        return LikelihoodValue(self.likelihood, self.parameters, torch.cat([self.offset, rest]))
+        return self._with_offset(torch.cat([offset, offset.new_zeros(num_frames, offset.shape[1])]))
 
     def rows(self, rows: slice) -> LikelihoodValue:
         """The same for some of the frames, if their exposures differ.
 
         :param rows: which frames.
         """
-        if self.offset is None or self.offset.dim() == 1:
-            return self
-        return LikelihoodValue(self.likelihood, self.parameters, self.offset[rows])
+        return self if self._offset_by_frame is None else self._with_offset(self._offset_by_frame[rows])
 
     def parts(self, num_outputs: int) -> Sequence[Part]:
         """The likelihoods of groups of outputs, whose functions are ``outputs * num_functions`` and those after it.

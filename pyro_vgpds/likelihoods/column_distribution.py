@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.types import Shape
 
 __all__ = ["ColumnDistribution"]
 
 
-class ColumnDistribution(Expandable):
+class ColumnDistribution(MatrixDistribution):
     """Independent outputs with different distributions, of batch shape (..., D).
 
     :param parts: distributions of batch shape (..., d).

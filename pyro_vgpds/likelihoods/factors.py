@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.team import ALONE, Team
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 
 __all__ = ["Moments", "Part", "Sites", "Values", "filled", "observed", "rows_of_all", "spread", "without_outliers"]
 
@@ -75,28 +75,28 @@ def spread(y: Tensor) -> Tensor:
     return torch.where(found > 0.0, found, 1.0)
 
 
-def rows_of_all(y: Tensor, team: Team) -> Tensor:
+def rows_of_all(y: Tensor, communicator: Communicator) -> Tensor:
     """The rows of all processes; if they are very many, some of them at equal distances.
 
     :param y: those of this process, (n, D).
-    :param team: the processes.
+    :param communicator: the processes.
     """
-    if team.size == 1:
+    if communicator.size == 1:
         return y
-    numbers = sum(team.gather(y.numel()))
-    return team.rows(y[:: -(-numbers // _MOST)])
+    numbers = sum(communicator.all_gather(y.numel()))
+    return communicator.all_gather_rows(y[:: -(-numbers // _MOST)])
 
 
-def without_outliers(y: Tensor, team: Team = ALONE) -> Tensor:
+def without_outliers(y: Tensor, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
     """Outputs (N, D) of which those far from the others of the column are moved to the edge.
 
     Most of five neighbouring frames cannot be outliers: if they are far from the others on the same side, that is what
     the output does, such as one that is constant most of the time.
 
     :param y: outputs, NaN if they were not observed.
-    :param team: the processes that have the rows together, and share the quartiles.
+    :param communicator: the processes that have the rows together, and share the quartiles.
     """
-    low, high = torch.nanquantile(rows_of_all(y, team), y.new_tensor([0.25, 0.75]), 0)
+    low, high = torch.nanquantile(rows_of_all(y, communicator), y.new_tensor([0.25, 0.75]), 0)
     reach = _OUTLIERS * (high - low)
     low, high = low - reach, high + reach
     far = (reach > 0.0) & ((y < low) | (y > high))

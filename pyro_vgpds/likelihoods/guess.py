@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled, without_outliers
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["column_means", "function_means", "guess", "smoothed"]
 
@@ -17,27 +17,27 @@ _REACH = 3.0  # widths after which the window ends
 _ROWS = 256  # rows of a block of windows
 
 
-def column_means(y: Tensor, exposure: Tensor | None = None, team: Team = ALONE) -> Tensor:
+def column_means(y: Tensor, exposure: Tensor | None = None, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
     """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is.
 
     :param y: outputs, NaN if they were not observed.
     :param exposure: (N, D): the means are those at the exposure 1. Default: ones.
-    :param team: the processes that have the rows together.
+    :param communicator: the processes that have the rows together.
     """
     seen = torch.isfinite(y)
     e = torch.where(seen, torch.ones_like(y) if exposure is None else exposure, 0.0)
-    total, count, number = team.total(torch.stack([torch.nansum(y, -2), e.sum(-2), seen.sum(-2).to(y)]))
+    total, count, number = communicator.all_reduce(torch.stack([torch.nansum(y, -2), e.sum(-2), seen.sum(-2).to(y)]))
     every = total.sum() / count.sum() if bool(number.any()) else y.new_zeros(())
     half = 0.5 * count.sum() / number.sum().clamp_min(1)
     return (total + half * every) / (count + half)
 
 
-def function_means(likelihood: LikelihoodValue, y: Tensor, team: Team = ALONE) -> Tensor:
+def function_means(likelihood: LikelihoodValue, y: Tensor, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
     """Functions (F,) at which the outputs have the means of their columns.
 
     :param likelihood: the likelihood at its parameters.
     :param y: outputs (N, D), NaN if they were not observed.
-    :param team: the processes that have the rows together.
+    :param communicator: the processes that have the rows together.
     """
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(width * count)
@@ -45,7 +45,7 @@ def function_means(likelihood: LikelihoodValue, y: Tensor, team: Team = ALONE) -
         own, columns = likelihood.of(part), y[:, part.columns(width)]
         exposure = _exposure(own, columns)
         f[part.functions(width, count)] = _Link(
-            own, _means(own, columns, exposure, team), columns, exposure, team
+            own, _means(own, columns, exposure, communicator), columns, exposure, communicator
         ).means
     return f
 
@@ -58,10 +58,12 @@ class _Link:
     """
 
     def __init__(
-        self, likelihood: LikelihoodValue, means: Tensor, y: Tensor, exposure: Tensor | None, team: Team
+        self, likelihood: LikelihoodValue, means: Tensor, y: Tensor, exposure: Tensor | None, communicator: Communicator
     ) -> None:
         self.link = likelihood.link
-        size = team.total(torch.where(torch.isfinite(y), 1.0 if exposure is None else exposure, 0.0).to(y).sum(-2))
+        size = communicator.all_reduce(
+            torch.where(torch.isfinite(y), 1.0 if exposure is None else exposure, 0.0).to(y).sum(-2)
+        )
         f = self.link(means)
         self._far = torch.log1p(2.0 * size).repeat_interleave(len(f) // len(means), -1)
         self._inside, self.means = torch.isfinite(f), self._finite(f)  #: functions (F,) of the means of columns
@@ -75,15 +77,15 @@ class _Link:
         return torch.where(self._inside, self._finite(self.link(mean)), self.means)
 
 
-def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None, team: Team) -> Tensor:
+def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None, communicator: Communicator) -> Tensor:
     """The means of the columns (D,) of one likelihood. Those of continuous outputs, in units of their own, are plain:
     only a column that was never observed takes the mean of all.
     """
-    means, seen = column_means(y, exposure, team), torch.isfinite(y)
+    means, seen = column_means(y, exposure, communicator), torch.isfinite(y)
     if likelihood.likelihood.is_discrete:
         return means
     count = seen.to(y) if exposure is None else torch.where(seen, exposure, 0.0)
-    total, weight = team.total(torch.stack([torch.nansum(y, 0), count.sum(0)]))
+    total, weight = communicator.all_reduce(torch.stack([torch.nansum(y, 0), count.sum(0)]))
     return torch.where(weight > 0.0, total / weight, means)
 
 
@@ -91,7 +93,9 @@ def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
     return None if likelihood.offset is None else likelihood.offset.exp().expand_as(y)
 
 
-def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], team: Team = ALONE) -> Tensor:
+def guess(
+    likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], communicator: Communicator = SINGLE_PROCESS
+) -> Tensor:
     """Function values (N, F) that explain the outputs.
 
     Discrete outputs are averaged over neighbouring frames first. The width of the window is that with which each
@@ -100,31 +104,33 @@ def guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], team
     :param likelihood: the likelihood at its parameters.
     :param y: outputs (N, D), NaN if they were not observed.
     :param lengths: numbers of frames of the sequences.
-    :param team: the processes that have sequences together, whose means, quartiles and window they share.
+    :param communicator: the processes that have sequences together, whose means, quartiles and window they share.
     """
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(len(y), width * count)
     for part in likelihood.parts(width):
-        f[:, part.functions(width, count)] = _guess(likelihood.of(part), y[:, part.columns(width)], lengths, team)
+        f[:, part.functions(width, count)] = _guess(
+            likelihood.of(part), y[:, part.columns(width)], lengths, communicator
+        )
     return f
 
 
-def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], team: Team) -> Tensor:
+def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], communicator: Communicator) -> Tensor:
     exposure = _exposure(likelihood, y)
-    means = _means(likelihood, y, exposure, team)
-    seen, link = torch.isfinite(y), _Link(likelihood, means, y, exposure, team)
+    means = _means(likelihood, y, exposure, communicator)
+    seen, link = torch.isfinite(y), _Link(likelihood, means, y, exposure, communicator)
     if not likelihood.likelihood.is_discrete:
         rate = y if exposure is None else y / exposure
-        return link(torch.where(seen, without_outliers(rate, team), means))
+        return link(torch.where(seen, without_outliers(rate, communicator), means))
     best, best_score = means.expand(y.shape), -torch.inf
     value = filled(y)
     for width in _WIDTHS:
-        without = smoothed(y, lengths, width, means, own=False, exposure=exposure, team=team)
+        without = smoothed(y, lengths, width, means, own=False, exposure=exposure, communicator=communicator)
         score = torch.where(seen, likelihood.distribution(link(without)).log_prob(value), 0.0).sum()
-        score = team.total(score)
+        score = communicator.all_reduce(score)
         if float(score) > best_score:
             best_score = float(score)
-            best = smoothed(y, lengths, width, means, own=True, exposure=exposure, team=team)
+            best = smoothed(y, lengths, width, means, own=True, exposure=exposure, communicator=communicator)
     return link(best)
 
 
@@ -135,7 +141,7 @@ def smoothed(
     means: Tensor,
     own: bool,
     exposure: Tensor | None = None,
-    team: Team = ALONE,
+    communicator: Communicator = SINGLE_PROCESS,
 ) -> Tensor:
     """Averages of neighbouring frames of the same sequence, (N, D), shrunk towards the column's mean by one frame.
 
@@ -144,12 +150,12 @@ def smoothed(
     :param means: (D,).
     :param own: count the frame itself, too.
     :param exposure: (N, D): the averages are those at the exposure 1. Default: ones.
-    :param team: the processes that have sequences together.
+    :param communicator: the processes that have sequences together.
     """
     seen = torch.isfinite(y).to(y.dtype)
     usual = torch.ones_like(means)
     if exposure is not None:
-        sums = team.total(torch.cat([exposure.sum(0), exposure.new_tensor([len(y)])]))
+        sums = communicator.all_reduce(torch.cat([exposure.sum(0), exposure.new_tensor([len(y)])]))
         seen, usual = seen * exposure, sums[:-1] / sums[-1]
     y = torch.nan_to_num(y, nan=0.0)
     reach = max(1, round(_REACH * width))

@@ -25,13 +25,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms, need_gradients, with_gradients
 from pyro_vgpds.mapping.native_inducing import Covariance, Terms
 from pyro_vgpds.mapping.panels import matrices_of, panels_norm, panels_of
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.team import Team
 
 __all__ = [
     "SiteLimits", "bound_terms", "ceiling", "check_ceiling", "check_noise", "check_rounding", "check_slack",
@@ -162,12 +162,12 @@ class SiteLimits(NamedTuple):
         """The limits of the frames of both."""
         return SiteLimits(self.seen + other.seen, self.size + other.size, self.most + other.most)
 
-    def of_all(self, team: Team) -> SiteLimits:
+    def of_all(self, communicator: Communicator) -> SiteLimits:
         """The limits of the frames of all processes."""
-        if team.size == 1:
+        if communicator.size == 1:
             return self
         most = self.most.reshape(1)
-        sums = team.total(torch.cat([self.seen.to(most), most.new_tensor([self.size]), most]))
+        sums = communicator.all_reduce(torch.cat([self.seen.to(most), most.new_tensor([self.size]), most]))
         return SiteLimits(sums[:-2], int(sums[-2]), sums[-1])
 
 

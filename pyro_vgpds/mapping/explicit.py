@@ -21,7 +21,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
@@ -57,7 +57,7 @@ def conditional_root(kernel: MappingValue, x: Tensor, k: Tensor) -> Tensor:
     return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
 
 
-class ExplicitGP(Expandable):
+class ExplicitGP(MatrixDistribution):
     r"""p(y given x, u), event shape (N, D): outputs of a sparse GP whose inducing variables are known.
 
     ``log_prob`` is a lower bound in which the function values given u are integrated out,
@@ -124,7 +124,7 @@ class ExplicitGP(Expandable):
         return ExpectedGP(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedGP(Expandable):
+class ExpectedGP(MatrixDistribution):
     """``log_prob`` is the expectation of that of :class:`ExplicitGP` under q(x), with moments (N, Q), and q(u).
 
     :raises ValueError: for several draws of hyperparameters at a time.
@@ -145,9 +145,9 @@ class ExpectedGP(Expandable):
             raise NotImplementedError("ExplicitGP has no gradient in y under Collapsed_ELBO: its data are constants.")
         gp, prior = self.likelihood.gp, self.likelihood.prior
         own = frame_sums(gp, self.x_mean, self.x_variance, prior.factor, gp.groups(value, columns=True))
-        sums = sum_frames(own, prior.team)
+        sums = sum_frames(own, prior.communicator)
         density = expected_log_density(sums, gp.noise, self.inducing.given(sums))
-        return density if prior.team.size == 1 else density / prior.team.size
+        return density if prior.communicator.size == 1 else density / prior.communicator.size
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         raise NotImplementedError("ExpectedGP is for the bound; sample the model itself.")

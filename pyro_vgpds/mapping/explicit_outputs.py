@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
@@ -57,7 +57,7 @@ def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, site
     return FrameSums(a, v, slack.clamp_min(0.0), which, zeros.detach(), zeros.detach(), -terms)
 
 
-class ExplicitOutputs(Expandable):
+class ExplicitOutputs(MatrixDistribution):
     r"""p(y given x, u), event shape (N, D): outputs of a likelihood whose functions are those of a sparse GP.
 
     ``log_prob`` is a lower bound in which the function values given u are integrated by Gauss–Hermite quadrature,
@@ -123,7 +123,7 @@ class ExplicitOutputs(Expandable):
         return ExpectedOutputs(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedOutputs(Expandable):
+class ExpectedOutputs(MatrixDistribution):
     """``log_prob`` is the bound on the expected log density under q(x) and q(u), with Gaussian factors of the outputs.
 
     The factors are those that q(u) brings along (``outputs`` of :class:`~pyro_vgpds.mapping.InducingGaussian`), which
@@ -152,18 +152,18 @@ class ExpectedOutputs(Expandable):
         """The state of the factors of y (N, D), (2, N, F). That of frames that are visited for the first time starts
         from a guess of the functions and some updates.
         """
-        kept, value, team = self.sites.state, self.outputs.likelihood, self.outputs.prior.team
-        if not team.any(not kept.shape[1] or bool(kept.isnan().any())):
+        kept, value, communicator = self.sites.state, self.outputs.likelihood, self.outputs.prior.communicator
+        if not communicator.any(not kept.shape[1] or bool(kept.isnan().any())):
             return kept
         before = self.inducing.before()
         with torch.no_grad():
-            first = value.initial(y, guess(value, y, self.outputs.data.lengths, team))
+            first = value.initial(y, guess(value, y, self.outputs.data.lengths, communicator))
 
         def bound(sites: Sites) -> Tensor:
             sums, own = self._joint(sites, different=False)
             if before is None:
-                return optimum(sums, _one(sums))[1] / team.size + own
-            return expected_log_density(sums, _one(sums), before) / team.size + own
+                return optimum(sums, _one(sums))[1] / communicator.size + own
+            return expected_log_density(sums, _one(sums), before) / communicator.size + own
 
         for _ in range(_FIRST_UPDATES):
             first = value.updated(y, first, site_moments(value.sites(y, first), bound), 1.0)
@@ -174,11 +174,11 @@ class ExpectedOutputs(Expandable):
     def log_prob(self, value: Tensor) -> Tensor:
         if value.requires_grad:
             raise NotImplementedError("outputs have no gradient under Collapsed_ELBO: its data are constants.")
-        y, likelihood, team = value.detach().double(), self.outputs.likelihood, self.outputs.prior.team
+        y, likelihood, communicator = value.detach().double(), self.outputs.likelihood, self.outputs.prior.communicator
         evaluation = self.sites.tracked(likelihood, y, self.state(y), self.share)
         sums, own = self._joint(evaluation.sites, likelihood.likelihood.is_drawn)
         q = self.inducing.given(sums)
-        bound = expected_log_density(sums, _one(sums), q) / team.size + own
+        bound = expected_log_density(sums, _one(sums), q) / communicator.size + own
         if likelihood.likelihood.is_drawn:
             more, evaluation.drawn = self.correction(q, y, evaluation.sites)
             bound = bound + more
@@ -188,14 +188,14 @@ class ExpectedOutputs(Expandable):
         """The sums over the frames of all processes, and what only this one has: the logs of its factors at f = m."""
         own = self.sums(sites)
         rest = own._replace(log_scale=torch.zeros_like(own.log_scale.detach()))
-        return sum_frames(rest, self.outputs.prior.team, different), -own.log_scale
+        return sum_frames(rest, self.outputs.prior.communicator, different), -own.log_scale
 
     def correction(self, q: InducingGaussian, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """What draws of the latent points add to the bound, and the moments of the functions."""
         gp, factor = self.likelihood, self.outputs.prior.factor
         given = Given(gp.basis, factor, q.mean.mT, q.covariance_matrix, gp.output_mean, gp.output_scale)
-        team = self.outputs.prior.team
-        first = sum(team.gather(len(y))[: team.rank])
+        communicator = self.outputs.prior.communicator
+        first = sum(communicator.all_gather(len(y))[: communicator.rank])
         return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood, first)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, register_kl
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sums import FrameSums
-from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["InducingGaussian", "InducingPrior"]
 
 
-class InducingPrior(Expandable):
+class InducingPrior(MatrixDistribution):
     """p(U) = N(0, I) of whitened inducing variables, event shape (M, D); u_d times L has the covariance K_MM = L Lᵀ.
 
     A guide is handed this prior, which has what q(U) may depend on.
@@ -30,7 +30,7 @@ class InducingPrior(Expandable):
     :param jitter: added to the diagonal of K_MM. Default: the rule of :func:`~pyro_vgpds.linalg.default_jitter`.
     :param scale: the number of all sequences over that of the batch.
     :param rows: which of the frames of all sequences those of the batch are, (n,).
-    :param team: the processes whose sequences are one batch together.
+    :param communicator: the processes whose sequences are one batch together.
     :ivar factor: L.
 
     >>> import torch
@@ -45,11 +45,11 @@ class InducingPrior(Expandable):
 
     def __init__(
         self, kernel: MappingValue, inducing: Tensor, noise: Tensor, num_outputs: int, *, jitter: float | None = None,
-        scale: float = 1.0, rows: Tensor | None = None, team: Team = ALONE,
+        scale: float = 1.0, rows: Tensor | None = None, communicator: Communicator = SINGLE_PROCESS,
     ) -> None:  # fmt: skip
         self.kernel, self.inducing, self.noise = in_double(kernel), inducing.double(), noise.double()
         self.factor = cholesky(self.kernel.inducing_cov(self.inducing), "the inducing covariance K_MM", jitter)
-        self.scale, self.rows, self.team = scale, rows, team
+        self.scale, self.rows, self.communicator = scale, rows, communicator
         batch = broadcast_shapes(self.factor.shape[:-2], self.noise.shape[:-1])
         super().__init__(batch, torch.Size((inducing.shape[-2], num_outputs)), validate_args=False)
 
@@ -68,7 +68,7 @@ class InducingPrior(Expandable):
         return Normal(torch.zeros_like(value), 1.0, validate_args=False).log_prob(value).sum((-2, -1))
 
 
-class InducingGaussian(Expandable):
+class InducingGaussian(MatrixDistribution):
     r"""q(U) = Π_d N(m_d, C_d) of whitened inducing variables, event shape (M, D).
 
     Outputs are in G groups. The covariance of an output of group g is :math:`C_d = R_g \mathrm{diag}(s_d) R_g^\top`:

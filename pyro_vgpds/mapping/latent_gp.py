@@ -10,27 +10,27 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
+from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.drawn import GivenOptimum, correction
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.known_sites import known_site_bound
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_weighted import rbf_form
-from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP", "mean_terms", "scaled_sites"]
 
 
-class LatentGP(Expandable):
+class LatentGP(MatrixDistribution):
     r"""p(f given x): F functions :math:`f_d(x_n) = m_d + s_d g_d(x_n)`, event shape (N, F), without noise.
 
     ``log_prob`` and ``sample`` are those of the exact GP, with an N × N covariance. Under
@@ -110,11 +110,11 @@ class CollapsedLatent:
 
     :param gp: p(f given x).
     :param posterior: q(x), with a mean and a variance (..., N, Q).
-    :ivar team: the processes that have the frames together.
+    :ivar communicator: the processes that have the frames together.
     :ivar first: the number of frames of the processes before this one.
     """
 
-    team: Team = ALONE
+    communicator: Communicator = SINGLE_PROCESS
     first: int = 0
 
     def __init__(self, gp: LatentGP, posterior: TorchDistribution | None = None) -> None:
@@ -130,7 +130,7 @@ class CollapsedLatent:
 
         :param data: the sequences of this process.
         """
-        self.team, self.first = data.team, data.offset
+        self.communicator, self.first = data.communicator, data.offset
 
     def bound(self, sites: Sites) -> Tensor:
         """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
@@ -140,7 +140,7 @@ class CollapsedLatent:
     def _known(self, sites: Sites) -> Tensor | None:
         """The same as one operation, for kernels that have it and frames of one process."""
         gp, form = self.gp, rbf_form(self.gp.kernel)
-        if form is None or self.x_variance is None or self.team.size > 1:
+        if form is None or self.x_variance is None or self.communicator.size > 1:
             return None
         given = self.x, self.x_variance, gp.inducing, form
         known = known_site_bound(*given, sites, gp.output_mean, gp.output_scale, gp.jitter)
@@ -148,13 +148,13 @@ class CollapsedLatent:
 
     def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:
         """The bound, and the statistics of all frames, of which a drawn correction is a function of each process."""
-        gp, team = self.gp, self.team
+        gp, communicator = self.gp, self.communicator
         weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
         basis = gp.basis
         own, factor = basis.expect(self.x, self.x_variance, weight.mT, linear), basis.factor()
-        psi = sum_psi(own, team, different)
-        bound = site_bound(psi, factor, site_limits(weight, linear).of_all(team))
-        return bound / team.size + mean_terms(sites, gp.output_mean), psi, factor
+        psi = sum_psi(own, communicator, different)
+        bound = site_bound(psi, factor, site_limits(weight, linear).of_all(communicator))
+        return bound / communicator.size + mean_terms(sites, gp.output_mean), psi, factor
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
         """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
@@ -182,7 +182,7 @@ def mean_terms(sites: Sites, mean: Tensor) -> Tensor:
     return (mean * (sites.linear - 0.5 * sites.weight * mean)).sum()
 
 
-class GivenLatent(Expandable):
+class GivenLatent(MatrixDistribution):
     """p(y given f): independent outputs (N, D), NaN for those that were not observed.
 
     :param f: function values (..., N, F).
@@ -212,7 +212,7 @@ class GivenLatent(Expandable):
         return CollapsedOutputs(self, latent)
 
 
-class CollapsedOutputs(Expandable):
+class CollapsedOutputs(MatrixDistribution):
     """``log_prob`` is the bound of the outputs with f and x integrated out.
 
     :param outputs: p(y given f); its f is not read.

@@ -14,14 +14,14 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
-from pyro_vgpds.linalg import followed
-from pyro_vgpds.team import ALONE
+from pyro_vgpds.linalg import with_own_gradient
 
-__all__ = ["Evaluation", "OutputSites", "joined_moments", "site_moments", "sites_of", "told_moments"]
+__all__ = ["Evaluation", "OutputSites", "evaluated_moments", "joined_moments", "site_moments", "sites_of"]
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -95,13 +95,13 @@ class OutputSites(PyroModule):
         own = data.y is value
         if own and self._known() is data:
             return y, self.state
-        mark, team = _hash(y), data.team if own else ALONE
+        mark, communicator = _hash(y), data.communicator if own else SINGLE_PROCESS
         found = self.state.shape[1] and mark == int(self.mark) and self.state.shape[1] == len(y)
-        if not team.any(not found):
+        if not communicator.any(not found):
             state = self.state
         else:
             with torch.no_grad():
-                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, team))
+                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, communicator))
             for _ in range(_FIRST_UPDATES):
                 state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
         if own:
@@ -145,7 +145,7 @@ class OutputSites(PyroModule):
         if torch.is_grad_enabled() and state is self.state and share:
             if not all(part.likelihood.is_drawn for part in likelihood.parts(y.shape[-1])):  # or draws give all moments
                 weight, linear, constant = evaluation.sites
-                evaluation.sites = Sites(followed(weight), followed(linear), constant)
+                evaluation.sites = Sites(with_own_gradient(weight), with_own_gradient(linear), constant)
             self._evaluations.append(evaluation)
         return evaluation
 
@@ -162,7 +162,7 @@ class OutputSites(PyroModule):
         self.clear()
         if used:
             last = used[-1]
-            self.set(last.likelihood.updated(last.y, self.state, told_moments(used), rate))
+            self.set(last.likelihood.updated(last.y, self.state, evaluated_moments(used), rate))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         found = state_dict.get(f"{prefix}state")
@@ -195,7 +195,7 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
     return joined_moments(d_linear, -2.0 * d_weight, None)
 
 
-def told_moments(evaluations: Sequence[Evaluation]) -> Moments:
+def evaluated_moments(evaluations: Sequence[Evaluation]) -> Moments:
     """The moments that evaluations after the backward pass give, which may have several draws of the hyperparameters.
 
     :param evaluations: of the loss, minus the bound.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.types import Shape
@@ -19,7 +19,7 @@ __all__ = ["PosteriorGP"]
 _BLOCK = 1 << 21  # largest array of frames by outputs
 
 
-class PosteriorGP(Expandable):
+class PosteriorGP(MatrixDistribution):
     """p(y given x, the training data): the outputs of new latent points under q(U), event shape (T, D).
 
     Frames of one draw are coherent: they come from one draw of the function.

@@ -16,7 +16,7 @@ from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.bound import SiteLimits, site_limits
 from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites
-from pyro_vgpds.mapping.output_sites import Evaluation, told_moments
+from pyro_vgpds.mapping.output_sites import Evaluation, evaluated_moments
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
@@ -68,7 +68,7 @@ class PseudoGP(SparseGP):
                 sites = Sites(found.weight.requires_grad_(), found.linear.requires_grad_(), found.constant)
                 bound, drawn = latent.evaluate(self.outputs, self.y, sites)
                 sites.weight.grad, sites.linear.grad = torch.autograd.grad(-bound, sites[:2])
-            moments = told_moments([Evaluation(self.outputs, self.y, sites, drawn)])
+            moments = evaluated_moments([Evaluation(self.outputs, self.y, sites, drawn)])
             state = self.outputs.updated(self.y, state, moments, 1.0 if drawn is None else _RATE)
             if torch.allclose(state, before, rtol=_SETTLED, atol=_SETTLED):
                 break

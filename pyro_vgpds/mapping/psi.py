@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping import native
 from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = [
     "MappingValue", "Psi", "cross_psi2", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
@@ -129,7 +129,7 @@ class MappingValue:
         noise: Tensor,
         groups: ColumnGroups,
         jitter: float | None,
-        team: Team = ALONE,
+        communicator: Communicator = SINGLE_PROCESS,
     ) -> Known | None:
         """The collapsed bound, as ``mapping.bound.collapsed_bound`` computes it from K_MM and the
         statistics; to be overridden if it can be computed in one piece with its gradients. None if it cannot.
@@ -137,8 +137,8 @@ class MappingValue:
         :param noise: the noise variance of the scaled outputs, (..., 1) or (..., D).
         :param groups: the column groups of the outputs.
         :param jitter: added to the diagonal of K_MM; None for the rule.
-        :param team: the processes that have other frames: each has 1/K of the bound, whose gradients add up. Other
-            parameters as in :class:`MappingValue`.
+        :param communicator: the processes that have other frames: each has 1/K of the bound, whose gradients add up.
+            Other parameters as in :class:`MappingValue`.
         """
         return None
 

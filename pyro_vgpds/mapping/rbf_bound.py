@@ -10,16 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
+from pyro_vgpds.mapping.distributed_psi import total_parts
 from pyro_vgpds.mapping.group_terms import Known, need_gradients
-from pyro_vgpds.mapping.joint import total_parts
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
-from pyro_vgpds.team import ALONE, Team
 
 __all__ = ["rbf_bound"]
 
@@ -32,7 +32,7 @@ def rbf_bound(
     noise: Tensor,
     groups: ColumnGroups,
     jitter: float | None,
-    team: Team = ALONE,
+    communicator: Communicator = SINGLE_PROCESS,
 ) -> Known | None:
     """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, or
     K_MM needs more jitter.
@@ -44,8 +44,8 @@ def rbf_bound(
     :param noise: (1,) or (D,), as in :func:`~pyro_vgpds.mapping.bound.collapsed_bound`.
     :param groups: the column groups.
     :param jitter: added to the diagonal of K_MM; None for the rule.
-    :param team: the processes that have other frames. Each has 1/K of the bound; the gradients in what all of them have
-        add up.
+    :param communicator: the processes that have other frames. Each has 1/K of the bound; the gradients in what all
+        of them have add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
     if not (is_fused(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
@@ -53,15 +53,15 @@ def rbf_bound(
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
     with torch.no_grad():
-        if team.size == 1 and bound_is_compiled(noise, groups):
+        if communicator.size == 1 and bound_is_compiled(noise, groups):
             found = compiled_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
         else:
-            found = _evaluate(inputs, groups, jitter, team, wanted)
+            found = _evaluate(inputs, groups, jitter, communicator, wanted)
     return None if found is None else Known(found[0], inputs, found[1])
 
 
 def _evaluate(
-    inputs: tuple[Tensor, ...], groups: ColumnGroups, jitter: float | None, team: Team, wanted: bool
+    inputs: tuple[Tensor, ...], groups: ColumnGroups, jitter: float | None, communicator: Communicator, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """The part of the bound of this process, and its gradients, none if they are not wanted."""
     mean, variance, z, weight, scale, noise = (x.detach() for x in inputs)
@@ -74,15 +74,15 @@ def _evaluate(
     covariance, decay = matrices
     data = groups.mask, groups.factor, groups.used
     psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data, decay=decay)
-    share = 1.0 / team.size
-    if team.size > 1:
-        _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, team)
+    share = 1.0 / communicator.size
+    if communicator.size > 1:
+        _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, communicator)
     psi = Psi(groups.rows * scale, psi1_y, psi2)  # rows of all processes
     value, g_psi0, g_psi1_y, g_psi2, g_K, g_noise = bound_terms(psi, covariance, noise, groups, wanted)
     if g_psi0 is None or g_psi1_y is None or g_psi2 is None or g_K is None or g_noise is None:
         return value * share, ()
     of_K = z, w, added, covariance.K, g_K.mul_(0.5 * share)
-    joint = groups.mask is None and team.size == 1  # then Ψ2 is one matrix, and that of this process
+    joint = groups.mask is None and communicator.size == 1  # then Ψ2 is one matrix, and that of this process
     if joint:
         g_sums, more_z, more_w, (g_log_scale, g_jitter) = joint_gradients(*of_K, decay, psi2[0], g_psi2[0].contiguous())
         g_psi2 = g_sums.unsqueeze(0)
@@ -91,6 +91,6 @@ def _evaluate(
     g_mean, g_variance, g_z, g_w, g_log = backward(g_psi1_y, g_psi2, joint)
     g_scale = (g_log + g_log_scale) / variance_of_f + (relative * g_jitter + share * (g_psi0 @ groups.rows))
     g_weight, g_scale = g_w.add_(more_w).sum_to_size(weight.shape), g_scale.reshape(scale.shape)
-    if team.size == 1:
+    if communicator.size == 1:
         return value, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise)
     return value * share, (g_mean, g_variance, g_z.add_(more_z), g_weight, g_scale, g_noise * share)

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.types import Context, Kept
+from pyro_vgpds.types import Context, PlainContext
 
 __all__ = ["is_fused", "known_statistics", "rbf_inducing_cov", "rbf_statistics"]
 
@@ -78,12 +78,12 @@ def known_statistics(
     :param arguments: those of :func:`rbf_statistics`.
     :param decay: what multiplies the sums of Ψ2, (M, M).
     """
-    kept = _Kept()
+    kept = _PlainContext()
     first, second = _forward(kept, decay, *arguments)  # type: ignore[arg-type]
     return first, second, functools.partial(_gradients, kept)
 
 
-class _Kept(Kept):
+class _PlainContext(PlainContext):
     single: bool
 
 

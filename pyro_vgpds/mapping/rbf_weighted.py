@@ -24,7 +24,7 @@ from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.types import Context, Kept
+from pyro_vgpds.types import Context, PlainContext
 
 __all__ = ["RBFForm", "is_known", "known_weighted", "rbf_form", "rbf_weighted", "register_rbf"]
 
@@ -113,7 +113,7 @@ def known_weighted(
 
     :param arguments: those of :func:`is_known`.
     """
-    kept = _Kept()
+    kept = _PlainContext()
     kept.needs_input_grad = (True,) * len(arguments)
     found = _forward(kept, *arguments)
     return *found, functools.partial(_gradients, kept)  # type: ignore[return-value]
@@ -130,7 +130,7 @@ class _Context(Context, Protocol):
     kept: Tensor | None  #: the exponentials of Ψ2, if they were kept
 
 
-class _Kept(Kept):
+class _PlainContext(PlainContext):
     kept: Tensor | None
 
 

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_kind, check_not_negative, check_parts, check_tensor
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
+from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.mapping.joint import sum_psi
 from pyro_vgpds.mapping.native import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.team import ALONE, Team
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "PathMarginals", "SparseGP"]
@@ -42,7 +42,7 @@ class PathMarginals(Protocol):
         """Of the distribution."""
 
 
-class SparseGP(Expandable):
+class SparseGP(MatrixDistribution):
     r"""p(y given x): D outputs :math:`y_{nd} = m_d + s_d (f_d(x_n) + \epsilon_{nd})`, event shape (N, D).
 
     ``log_prob`` is the variational lower bound of Titsias (2009) on the exact GP's marginal likelihood,
@@ -136,12 +136,12 @@ class SparseGP(Expandable):
             data = Sequences(steps, value, dtype=self.x.dtype, device=value.device)
         return self.groups_of(data, columns)
 
-    def team(self, value: Tensor) -> Team:
+    def communicator(self, value: Tensor) -> Communicator:
         """The processes that have other frames of the data, if ``value`` is the data's ``y``; otherwise this one alone.
 
         :param value: outputs (N, D).
         """
-        return self.data.frame_team if self.data is not None and value is self.data.y else ALONE
+        return self.data.frame_communicator if self.data is not None and value is self.data.y else SINGLE_PROCESS
 
     def groups_of(self, data: Sequences, columns: bool = False) -> ColumnGroups:
         """The column groups of centred and scaled outputs.
@@ -213,8 +213,8 @@ class SparseGP(Expandable):
         """
         if self.is_single or value.dim() > 2:
             return None
-        groups, team = self.groups(value), self.team(value)
-        return self.kernel.collapsed_bound(mean, variance, self.inducing, self.noise, groups, self.jitter, team)
+        groups, communicator = self.groups(value), self.communicator(value)
+        return self.kernel.collapsed_bound(mean, variance, self.inducing, self.noise, groups, self.jitter, communicator)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
@@ -231,7 +231,7 @@ class SparseGP(Expandable):
         return CollapsedGP(self, posterior)
 
 
-class CollapsedGP(Expandable):
+class CollapsedGP(MatrixDistribution):
     r"""``log_prob`` is :math:`\hat F`: the bound of :class:`~pyro_vgpds.SparseGP` with x integrated over q(x).
 
     It optimises q(U) after the integration over x, so it is a lower bound on E_q[SparseGP.log_prob], equal for a
@@ -270,8 +270,8 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
     x, variance = x.double(), None if variance is None else variance.double()
     if variance is not None and (found := gp.known_bound(x, variance, value)) is not None:
         return found.tensor().expand(batch_shape)
-    groups, team = gp.groups(value), gp.team(value)
-    if variance is None and team.size > 1:
+    groups, communicator = gp.groups(value), gp.communicator(value)
+    if variance is None and communicator.size > 1:
         raise ValueError(
             "the data are shared by several processes, which Collapsed_ELBO supports, but not an algorithm that draws "
             "latent points. Use Collapsed_ELBO, or the whole data in one process."
@@ -281,8 +281,8 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
     single = gp.is_single and groups.mask is None and allows_single(basis, factor, x, variance, gp.noise)
     with single_sums(single):
         psi = basis.expect(x, variance, groups.mask, groups.factor)
-    bound = collapsed_bound(sum_psi(psi, team), factor, gp.noise, groups)
-    return (bound if team.size == 1 else bound / team.size).expand(batch_shape)
+    bound = collapsed_bound(sum_psi(psi, communicator), factor, gp.noise, groups)
+    return (bound if communicator.size == 1 else bound / communicator.size).expand(batch_shape)
 
 
 def _common(values: Tensor) -> Tensor:

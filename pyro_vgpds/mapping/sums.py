@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import check_slack
+from pyro_vgpds.mapping.distributed_psi import sum_parts
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.joint import sum_parts
 from pyro_vgpds.mapping.psi import expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.team import Team
 
 __all__ = [
     "FrameSums", "added_groups", "added_sums", "common_groups", "frame_sums", "removed_sums", "rescaled_sums",
@@ -117,17 +117,19 @@ def rescaled_sums(sums: FrameSums, old: Tensor, new: Tensor) -> FrameSums:
     return sums._replace(v=sums.v * ratio, square=sums.square * ratio.square(), log_scale=log_scale)
 
 
-def sum_frames(sums: FrameSums, team: Team, different: bool = False) -> FrameSums:
+def sum_frames(sums: FrameSums, communicator: Communicator, different: bool = False) -> FrameSums:
     """The sums over the frames of all processes. Gradients are right for a loss that is 1/K of a function of them; if
     the functions are ``different``, the gradients of the processes are summed.
     """
-    if team.size == 1:
+    if communicator.size == 1:
         return sums
-    every = team.rows(sums.of_output.unsqueeze(0))  # (K, D)
+    every = communicator.all_gather_rows(sums.of_output.unsqueeze(0))  # (K, D)
     groups, of_output = every.unique(dim=1, return_inverse=True)  # (K, G): outputs that are alike in all processes
-    own = groups[team.rank]
-    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), team, different)
+    own = groups[communicator.rank]
+    slack, v, a = sum_parts(take_groups(sums.slack, own), sums.v, take_groups(sums.a, own), communicator, different)
     with torch.no_grad():
         parts = [sums.rows, sums.square, sums.log_scale.unsqueeze(-1)]
-        rows, square, log_scale = team.total(torch.cat([part.to(a) for part in parts])).split([len(p) for p in parts])
+        rows, square, log_scale = communicator.all_reduce(torch.cat([part.to(a) for part in parts])).split(
+            [len(p) for p in parts]
+        )
     return FrameSums(a, v, slack, of_output, rows, square, log_scale.squeeze(-1))

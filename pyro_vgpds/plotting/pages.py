@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 
 __all__ = ["Chapter", "Highlight", "ReportFigure", "ReportTable", "save_page"]
 
@@ -90,7 +90,7 @@ def save_page(path: Path, title: str, heading: str, lead: str, chapters: Sequenc
 {end}</body>
 </html>
 """
-    with placed(path) as part:
+    with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
     return path
 

@@ -16,7 +16,7 @@ from pyro_vgpds.data.parts import check_data, like_training, make_like, merge_fr
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial import PartialGuide, remembered_by
+from pyro_vgpds.inference.partial_guide import PartialGuide, remembered_by
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.reconstruction import NewFrames

@@ -25,8 +25,8 @@ from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, rea
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.marginals import put_known
 from pyro_vgpds.prediction.member import Member
+from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.outputs import Outputs
-from pyro_vgpds.prediction.pool import MixturePrediction
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 

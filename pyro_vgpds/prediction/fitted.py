@@ -20,10 +20,10 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
+from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
-from pyro_vgpds.inference.meeting import check_dated
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.inference.partial import remembered_by
+from pyro_vgpds.inference.partial_guide import remembered_by
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
@@ -41,7 +41,7 @@ from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["FittedModel", "Origin"]
+__all__ = ["FittedModel", "Origin", "predict_with"]
 
 F = TypeVar("F", bound="FittedModel")
 
@@ -86,7 +86,7 @@ class FittedModel:
                 f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
             )
         check_data(data)
-        if data.team.size > 1:
+        if data.communicator.size > 1:
             raise ValueError(
                 "predictions need the sequences of all processes in one: see pyro_vgpds.distributed.gather(guide, data)"
             )
@@ -195,9 +195,7 @@ class FittedModel:
     def _likelihood_at(self, t: Tensor) -> LikelihoodValue | None:
         """The likelihood of frames: those of training have their exposures, others 1, or one for each output."""
         outputs = self.likelihood
-        if outputs is None or outputs.offset is None or outputs.offset.dim() == 1 or t is self.data.times.t:
-            return outputs
-        return outputs.exposed(None)
+        return outputs if outputs is None or t is self.data.times.t else outputs.elsewhere
 
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
@@ -250,6 +248,13 @@ class FittedModel:
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+
+
+def predict_with(posterior: F, **options: Tensor | Kernel | None) -> F:
+    """The same trained model with another ``noise_variance``, ``output_scale`` or ``residual``; the others stay."""
+    origin = posterior.origin
+    own = {name: getattr(origin, name) for name in ("noise_variance", "output_scale", "residual")}
+    return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})
 
 
 def _check_plain(mapping: PseudoGP, **options: object) -> None:

@@ -18,7 +18,7 @@ from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Member", "Trained"]
+__all__ = ["Member", "TrainedMember"]
 
 
 class Member(Protocol):
@@ -46,7 +46,7 @@ class Member(Protocol):
     def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> Member: ...
 
 
-class Trained(Member, Protocol):
+class TrainedMember(Member, Protocol):
     """The part of :class:`~pyro_vgpds.Posterior` by which its noise is chosen and calibrated."""
 
     @property

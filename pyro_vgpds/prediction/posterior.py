@@ -33,11 +33,11 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.conditioning import condition, extend
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.noise_settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.residuals import pair_frames, training_frames
-from pyro_vgpds.prediction.settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.threads import thread_limited

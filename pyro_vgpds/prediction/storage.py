@@ -7,10 +7,8 @@ import torch
 
 from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
-from pyro_vgpds.files.models import BAD_CONTENT, check_place, convert_names, convert_scale, pack_metadata
-from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.mixture import PosteriorMixture
-from pyro_vgpds.prediction.parts_of_files import (
+from pyro_vgpds.files.models import BAD_CONTENT, check_device_and_dtype, convert_names, convert_scale, pack_metadata
+from pyro_vgpds.prediction.descriptions import (
     build_ensemble,
     build_mixture,
     build_posterior,
@@ -18,7 +16,9 @@ from pyro_vgpds.prediction.parts_of_files import (
     describe_mixture,
     describe_posterior,
 )
+from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 from pyro_vgpds.types import PathLike
 
 __all__ = ["load_posterior", "save_posterior"]
@@ -83,7 +83,7 @@ def load_posterior(
     >>> abs(load_posterior("model.safetensors").bound - post.bound) < 1e-6
     True
     """
-    check_place(device, dtype)
+    check_device_and_dtype(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
     try:
         convert_names(header, tensors)

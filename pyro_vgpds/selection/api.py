@@ -122,7 +122,7 @@ def auto(
     ['candidate', 'kind', 'error', 'in 95 %', 'weight', 'CPU s']
     """
     check_data(data)
-    if data.team.size > 1:
+    if data.communicator.size > 1:
         raise ValueError("auto needs the data in one process, but they are shared by several.")
     check_flags(refit=refit)
     check_path("folder", folder, optional=True)

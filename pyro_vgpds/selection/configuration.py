@@ -13,8 +13,8 @@ from pyro_vgpds.checks import check_choice, check_count, check_flags, check_kind
 from pyro_vgpds.data.lags import check_lags
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.data_checks import check_time_scales
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
-from pyro_vgpds.inference.meeting import check_time_scales
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior

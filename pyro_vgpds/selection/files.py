@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.likelihoods import pack_likelihood, unpack_likelihood
-from pyro_vgpds.prediction.parts_of_files import register
+from pyro_vgpds.prediction.descriptions import register
 from pyro_vgpds.selection.report import Report
 from pyro_vgpds.selection.rivals import RIVALS, Rival, make_rival
 

@@ -7,7 +7,7 @@ import warnings
 
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.meeting import outside
+from pyro_vgpds.inference.data_checks import user_stacklevel
 
 __all__ = ["tested_horizon"]
 
@@ -32,6 +32,6 @@ def tested_horizon(data: Sequences, horizon: int) -> int:
         "is the most that these data allow. The result is trained on all frames and forecasts as far as you ask, but "
         f"its errors and intervals more than {most} frames ahead were not tested.",
         UserWarning,
-        stacklevel=outside(),
+        stacklevel=user_stacklevel(),
     )
     return most

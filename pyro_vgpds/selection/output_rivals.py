@@ -16,7 +16,7 @@ from pyro_vgpds.baselines.output_fitting import HeldOutMeans, fit_likelihood, is
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.prediction.given import ComponentPrediction
+from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
 from pyro_vgpds.selection.distributions import describe_distribution
 from pyro_vgpds.selection.outputs import are_counts
 

@@ -16,7 +16,7 @@ from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.intervals import Calibration
-from pyro_vgpds.prediction.pool import spread_density, spread_probability
+from pyro_vgpds.prediction.mixture_prediction import spread_density, spread_probability
 from pyro_vgpds.prediction.quantiles import invert
 from pyro_vgpds.selection.combining import Choice, folds_of
 from pyro_vgpds.selection.distributions import LEVEL

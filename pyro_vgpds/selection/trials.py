@@ -17,14 +17,14 @@ from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut, Split, gap_length
 from pyro_vgpds.files.models import load_metadata
-from pyro_vgpds.inference.meeting import TimeScaleWarning
+from pyro_vgpds.inference.data_checks import TimeScaleWarning
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.conditioning import continue_training
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
+from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_settings, choose_settings
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
@@ -59,7 +59,7 @@ class Trial:
 
     candidate: Candidate
     predictor: Predictor
-    settings: Settings
+    settings: NoiseSettings
     found: HeldOut
     seconds: float  #: CPU time
     setting: float | None = None  #: of a baseline, which all parts share
@@ -217,7 +217,7 @@ def load_trial(path: Path, candidate: Candidate) -> Trial:
     about = cast("dict[str, Any]", load_metadata(path)["trial"])
     kept = about["settings"]
     residual = None if kept["residual"] is None else (kept["residual"][0], kept["residual"][1])
-    settings = Settings(kept["noise"], residual, kept.get("smooth", False))
+    settings = NoiseSettings(kept["noise"], residual, kept.get("smooth", False))
     found = HeldOut(**about["found"])
     return Trial(candidate, load_member(path), settings, found, about["seconds"], about["setting"])
 

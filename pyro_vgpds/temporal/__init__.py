@@ -6,7 +6,5 @@ from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 
 __all__ = [
-    "GaussianPosterior",
-    "OpperArchambeau",
-    "TemporalGP",
-]
+    "GaussianPosterior", "OpperArchambeau", "TemporalGP",
+]  # fmt: skip

@@ -18,21 +18,8 @@ from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
-    "FRAME_WORK",
-    "LANES",
-    "UNROLLED",
-    "Plain",
-    "available",
-    "draw",
-    "draw_grad",
-    "entry",
-    "matmul",
-    "pattern",
-    "quadratic",
-    "solve",
-    "undraw",
-    "variance",
-    "variance_grad",
+    "FRAME_WORK", "LANES", "UNROLLED", "Plain", "available", "draw", "draw_grad", "entry", "matmul", "pattern",
+    "quadratic", "solve", "undraw", "variance", "variance_grad",
 ]  # fmt: skip
 
 LANES = 4  #: chains that the compiled code processes at once

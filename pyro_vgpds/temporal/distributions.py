@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_flags, check_kind
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
@@ -29,7 +29,7 @@ from pyro_vgpds.types import Shape
 __all__ = ["OpperArchambeau", "TemporalGP"]
 
 
-class TemporalGP(Expandable):
+class TemporalGP(MatrixDistribution):
     r"""p(X given t), block-diagonal over sequences (the paper's eq. 8, section 2.3):
 
     .. math:: p(X \mid t) = \prod_q N(x_q \mid 0, K_t), \qquad K_t = k_x(t, t).
@@ -128,7 +128,7 @@ class TemporalGP(Expandable):
         return -0.5 * terms.expand(terms.shape[:-1] + (q,)).sum(-1)
 
 
-class OpperArchambeau(Expandable):
+class OpperArchambeau(MatrixDistribution):
     r"""q(X), event shape (N, Q), in the form of every stationary point of the bound (Opper and Archambeau 2009; the
     paper's eq. 15):
 

@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import cholesky, default_jitter, matvec
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
@@ -38,7 +38,7 @@ def _filled(prior_variance: Tensor) -> Tensor:
     return torch.where(prior_variance > torch.finfo(prior_variance.dtype).tiny, prior_variance, 1.0)
 
 
-class GaussianPosterior(Expandable):
+class GaussianPosterior(MatrixDistribution):
     r"""q(X) with given moments, event shape (N, Q), independent over latent dimensions and over sequences:
 
     .. math:: q(X) = \prod_q N(x_q \mid m_q, S_q).

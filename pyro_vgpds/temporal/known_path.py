@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_vgpds.exponents import is_watched
 from pyro_vgpds.linalg import default_jitter
+from pyro_vgpds.parameter_gradients import has_hooks
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
@@ -37,21 +37,21 @@ class PathSource(Protocol):
 
 
 def known_path(
-    frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, exponents: Sequence[Tensor | None]
+    frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, log_parameters: Sequence[Tensor | None]
 ) -> KnownPath | None:
     """q(X) with sites η and λ (N, Q), for parameters (P, K) of the program of the frames; None if its gradients need
     autograd.
 
-    :param exponents: for each parameter the tensor of which it is the exponential, or None.
+    :param log_parameters: for each parameter the tensor of which it is the exponential, or None.
     """
     if not is_available() or eta.shape != lam.shape or lam.dim() != 2 or eta.requires_grad or lam.requires_grad:
         return None
     if eta.dtype != torch.float64 or lam.dtype != torch.float64 or not (eta.is_cpu and lam.is_cpu):
         return None
-    if values.shape[1] not in (1, lam.shape[1]) or any(x is not None and is_watched(x) for x in exponents):
+    if values.shape[1] not in (1, lam.shape[1]) or any(x is not None and has_hooks(x) for x in log_parameters):
         return None
     with torch.no_grad():
-        return KnownPath(frames, eta.contiguous(), lam.contiguous(), values, exponents)
+        return KnownPath(frames, eta.contiguous(), lam.contiguous(), values, log_parameters)
 
 
 class KnownPath:
@@ -65,10 +65,10 @@ class KnownPath:
     batch_shape = torch.Size()
 
     def __init__(
-        self, frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, exponents: Sequence[Tensor | None]
+        self, frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, log_parameters: Sequence[Tensor | None]
     ) -> None:
         self.eta, self.lam = eta, lam
-        self._values, self._exponents = values, exponents
+        self._values, self._log_parameters = values, log_parameters
         q = lam.shape[1]
         self._passes = passes_of(frames, values, q)
         self._ranges = self._passes.ranges()
@@ -93,12 +93,12 @@ class KnownPath:
         self.derivatives = d_mean.contiguous(), d_variance.contiguous()
         given = self._values, self.eta, self.lam, self.mean, *self.derivatives
         rows = self._passes.backward(self._ranges, self._memory, *given).unbind()
-        for row, exponent in zip(rows, self._exponents, strict=True):
-            if exponent is not None and exponent.requires_grad:
+        for row, log_parameter in zip(rows, self._log_parameters, strict=True):
+            if log_parameter is not None and log_parameter.requires_grad:
                 own = row
-                if row.shape != exponent.shape:
-                    own = (row if exponent.numel() == len(row) else row.sum(0, True)).view(exponent.shape)
-                exponent.grad = own if exponent.grad is None else exponent.grad + own
+                if row.shape != log_parameter.shape:
+                    own = (row if log_parameter.numel() == len(row) else row.sum(0, True)).view(log_parameter.shape)
+                log_parameter.grad = own if log_parameter.grad is None else log_parameter.grad + own
 
     def natural_step(self, rate: float, floor: float) -> tuple[Tensor, Tensor]:
         """The next η and λ, by the derivatives that :meth:`add_gradients` got; λ times the variance is at least
@@ -114,7 +114,7 @@ def known_diagonal(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagona
     if k.requires_grad or k.dim() != 2 or any(x.dtype != torch.float64 for x in (k, *leaves)):
         return None
     if not all(x.is_leaf and x.requires_grad and x.shape == log_lam.shape for x in leaves) or any(
-        map(is_watched, leaves)
+        map(has_hooks, leaves)
     ):
         return None
     with torch.no_grad():

@@ -21,19 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.exponents import exponent_of
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, stacked
 from pyro_vgpds.linalg import broadcast_shapes, default_jitter
+from pyro_vgpds.parameter_gradients import log_parameter_of
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
-from pyro_vgpds.temporal.forms import Forms, make_forms, read_fast
-from pyro_vgpds.temporal.fused import Frames, natural_posterior, plain_posterior
+from pyro_vgpds.temporal.fused import natural_posterior, plain_posterior
 from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.path_reader import PathReader, path_reader
 from pyro_vgpds.temporal.paths import GaussianPath
+from pyro_vgpds.temporal.state_space import CompiledKernel, StateSpaceForm, make_state_space, read_compiled
 
 __all__ = ["MarkovCovariance"]
 
@@ -53,37 +53,37 @@ class MarkovCovariance(TemporalCovariance):
     ) -> None:
         super().__init__(kernel, times, jitter, program)
         self._has_graph = torch.is_grad_enabled()
-        self._made: dict[bool, Forms] = {}  # with and without gradients
-        self._variance: Tensor | None = None  # of a fast kernel, (K,), without a gradient
-        self._fast = read_fast(self.program, times)
-        if self._fast is not None:
-            self.kernels = torch.Size((max(x.shape[0] for x in self._fast[1]),))  # (..., K)
+        self._made: dict[bool, StateSpaceForm] = {}  # with and without gradients
+        self._variance: Tensor | None = None  # of a compiled kernel, (K,), without a gradient
+        self._compiled = read_compiled(self.program, times)
+        if self._compiled is not None:
+            self.kernels = torch.Size((max(x.shape[0] for x in self._compiled.tensors),))  # (..., K)
             return
-        forms, diag = make_forms(self.kernel, self.times, self._fast), kernel.diag(times.t)
-        self._made = {True: forms, False: forms}
-        self.kernels = broadcast_shapes(forms.a.shape[:-3], forms.q.shape[:-3], diag.shape[:-1])
+        form, diag = make_state_space(self.kernel, self.times, self._compiled), kernel.diag(times.t)
+        self._made = {True: form, False: form}
+        self.kernels = broadcast_shapes(form.a.shape[:-3], form.q.shape[:-3], diag.shape[:-1])
         self._k = diag.expand(self.kernels + (len(times),)).mT
 
     @property
-    def forms(self) -> Forms:
-        """The state-space form. That of a fast kernel is made when it is first needed: q(X) does not need it."""
+    def state_space(self) -> StateSpaceForm:
+        """The state-space form. That of a compiled kernel is made when it is first needed: q(X) does not need it."""
         has_graph = self._has_graph and torch.is_grad_enabled()
         if has_graph not in self._made:
             with torch.set_grad_enabled(has_graph):
-                self._made[has_graph] = make_forms(self.kernel, self.times, self._fast)
+                self._made[has_graph] = make_state_space(self.kernel, self.times, self._compiled)
         return self._made[has_graph]
 
     @property
     def white(self) -> Tensor:
         """The variance of the white noise, (..., N, K)."""
-        return self.forms.white
+        return self.state_space.white
 
     @property
     def k(self) -> Tensor:
         """The diagonal of K_t, (..., N, K)."""
-        if self._fast is None:
+        if self._compiled is None:
             return self._k
-        frames, tensors = self._fast
+        frames, tensors = self._compiled
         if not (self._has_graph and torch.is_grad_enabled()):
             if self._variance is None:
                 self._variance = frames.variance(tensors)
@@ -99,8 +99,8 @@ class MarkovCovariance(TemporalCovariance):
         return self.kernels[-1]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        forms = self.forms
-        return forms.a, forms.q, forms.step, forms.h, forms.white
+        form = self.state_space
+        return form.a, form.q, form.step, form.h, form.white
 
     def diag(self) -> Tensor:
         return self.k
@@ -118,12 +118,12 @@ class MarkovCovariance(TemporalCovariance):
         """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q)."""
         chains = broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
         rows = self.kernels.numel()
-        forms = self.forms
-        index = torch.arange(rows, device=forms.a.device).reshape(self.kernels).expand(chains).flatten()
-        a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (forms.a, forms.q))
+        form = self.state_space
+        index = torch.arange(rows, device=form.a.device).reshape(self.kernels).expand(chains).flatten()
+        a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (form.a, form.q))
         n = len(self.times)
         flat = [x.double().mT.expand(chains + (n,)).reshape(-1, n) for x in inputs]
-        results = recursion(a, q, Layout(forms.h, forms.step, index, forms.blocks), *flat)
+        results = recursion(a, q, Layout(form.h, form.step, index, form.blocks), *flat)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(x.reshape(chains) if x.dim() == 1 else x.reshape(chains + (n,)).mT for x in results)
 
@@ -134,15 +134,17 @@ class MarkovCovariance(TemporalCovariance):
         (smooth,) = self._run(recursions.matmul, v)
         return self._back(smooth + self.white * v)
 
-    def _fast_for(self, first: Tensor, lam: Tensor) -> tuple[Frames, list[Tensor]] | None:
-        """The frames and parameters of a fast kernel, if the sites have no batches."""
+    def _compiled_for(self, first: Tensor, lam: Tensor) -> CompiledKernel | None:
+        """The compiled kernel, if the sites have no batches."""
         own = first.shape == lam.shape and lam.dim() == 2 and self.kernels[0] in (1, lam.shape[1])
-        return self._fast if own else None
+        return self._compiled if own else None
 
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
-        fast = self._fast_for(mean_bar, lam)
-        if fast is not None and not fast[0].is_tiled:
-            mu, s, logdet, self._variance = plain_posterior(fast[0], mean_bar.double(), lam.double(), fast[1])
+        compiled = self._compiled_for(mean_bar, lam)
+        if compiled is not None and not compiled.frames.is_tiled:
+            mu, s, logdet, self._variance = plain_posterior(
+                compiled.frames, mean_bar.double(), lam.double(), compiled.tensors
+            )
             return PathMoments(mu, s, self._back(mean_bar), logdet)
         lam = lam.double()
         shrink = self._shrink(lam)
@@ -151,8 +153,8 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(self.matmul(mean_bar), variance, self._back(mean_bar), self._whole(logdet, lam))
 
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
-        if (fast := self._fast_for(eta, lam)) is not None:
-            *moments, self._variance = natural_posterior(fast[0], eta.double(), lam.double(), fast[1])
+        if (compiled := self._compiled_for(eta, lam)) is not None:
+            *moments, self._variance = natural_posterior(compiled.frames, eta.double(), lam.double(), compiled.tensors)
             return PathMoments(*moments)
         lam = lam.double()
         shrink = self._shrink(lam)
@@ -165,16 +167,16 @@ class MarkovCovariance(TemporalCovariance):
         return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
 
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
-        if self._fast is None:
+        if self._compiled is None:
             return None
-        frames, tensors = self._fast
-        exponents = [exponent_of(x) for x in tensors]
-        if any(x.requires_grad and exponent is None for x, exponent in zip(tensors, exponents, strict=True)):
+        frames, tensors = self._compiled
+        log_parameters = [log_parameter_of(x) for x in tensors]
+        if any(x.requires_grad and log is None for x, log in zip(tensors, log_parameters, strict=True)):
             return None
-        return known_path(frames, eta, lam, stacked(tensors).detach(), exponents)
+        return known_path(frames, eta, lam, stacked(tensors).detach(), log_parameters)
 
     def path_reader(self, kernel: nn.Module) -> PathReader | None:
-        return None if self._fast is None else path_reader(kernel, *self._fast)
+        return None if self._compiled is None else path_reader(kernel, *self._compiled)
 
     def _shrink(self, lam: Tensor) -> Tensor:
         """1/(1 + ωλ), (..., N, Q)."""
@@ -241,7 +243,7 @@ class MarkovCovariance(TemporalCovariance):
     def uncorrelate(self, x: Tensor) -> Tensor:
         """L⁻¹ x, (..., N, Q): the inverse of :meth:`correlate`, without gradients."""
         noise = self._noise()
-        if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.forms.a.requires_grad):
+        if torch.is_grad_enabled() and (x.requires_grad or noise.requires_grad or self.state_space.a.requires_grad):
             raise NotImplementedError(
                 "uncorrelate has no gradient for structure='markov'. Call it within torch.no_grad(), or use "
                 "structure='dense'."

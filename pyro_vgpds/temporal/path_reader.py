@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pyro_vgpds.exponents import exponent_of
+from pyro_vgpds.parameter_gradients import log_parameter_of
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource, known_diagonal, known_path
@@ -35,16 +35,16 @@ class PathReader:
     :param parts: the modules of the kernel, and their tensors.
     :param frames: of its program.
     :param sources: for each value the tensor that it is the exponential of, or the value itself.
-    :param is_exponent: for each of them whether it is an exponent.
+    :param is_log: for each of them whether it is the log of the value.
     """
 
-    def __init__(self, parts: list[object], frames: Frames, sources: list[Tensor], is_exponent: list[bool]) -> None:
+    def __init__(self, parts: list[object], frames: Frames, sources: list[Tensor], is_log: list[bool]) -> None:
         self._parts, self._frames, self._sources = parts, frames, sources
         self._addresses = [x.data_ptr() for x in sources]
         count = max(x.numel() for x in sources)
         self._rows = [x.detach().reshape(-1).expand(count) for x in sources]  # which share the memory of the sources
-        self._is_exponent = torch.tensor(is_exponent).unsqueeze(-1)
-        self._exponents = [x if own else None for x, own in zip(sources, is_exponent, strict=True)]
+        self._is_log = torch.tensor(is_log).unsqueeze(-1)
+        self._log_parameters = [x if own else None for x, own in zip(sources, is_log, strict=True)]
 
     def is_current(self, kernel: nn.Module) -> bool:
         """Whether a kernel consists of the modules and tensors that were read."""
@@ -53,7 +53,7 @@ class PathReader:
     def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
         """q(X) with sites η and λ (N, Q) at the current values; None if its gradients need autograd."""
         given = torch.stack(self._rows)
-        return known_path(self._frames, eta, lam, torch.where(self._is_exponent, given.exp(), given), self._exponents)
+        return known_path(self._frames, eta, lam, torch.where(self._is_log, given.exp(), given), self._log_parameters)
 
     def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> None:
         """None: K_t is not diagonal."""
@@ -67,11 +67,11 @@ def path_reader(kernel: nn.Module, frames: Frames, tensors: list[Tensor]) -> Pat
     if not _are_own(parts):
         return None
     addresses = {part.data_ptr() for part in parts if isinstance(part, Tensor)}
-    exponents = [exponent_of(x) for x in tensors]
-    sources = [x if exponent is None else exponent for x, exponent in zip(tensors, exponents, strict=True)]
+    log_parameters = [log_parameter_of(x) for x in tensors]
+    sources = [x if log is None else log for x, log in zip(tensors, log_parameters, strict=True)]
     if any(x.data_ptr() not in addresses for x in sources):
         return None
-    return PathReader(parts, frames, sources, [exponent is not None for exponent in exponents])
+    return PathReader(parts, frames, sources, [log is not None for log in log_parameters])
 
 
 class DiagonalReader:

@@ -9,14 +9,14 @@ import torch
 from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
-from pyro_vgpds.expandable import Expandable
+from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, matvec, positive_part
 from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPath"]
 
 
-class GaussianPath(Expandable):
+class GaussianPath(MatrixDistribution):
     """Gaussian paths, independent over the latent dimensions: event shape (T, Q).
 
     :param mean: (..., T, Q).

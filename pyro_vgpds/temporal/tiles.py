@@ -21,19 +21,9 @@ from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, draw, draw_grad, ma
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
-    "Packed",
-    "draw",
-    "draw_grad",
-    "entry",
-    "fits",
-    "matmul",
-    "place",
-    "quadratic",
-    "solve",
-    "undraw",
-    "variance",
+    "Packed", "draw", "draw_grad", "entry", "fits", "matmul", "place", "quadratic", "solve", "undraw", "variance",
     "variance_grad",
-]
+]  # fmt: skip
 
 _SIDE = 4  # of a tile
 _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)

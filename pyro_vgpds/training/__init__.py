@@ -5,7 +5,5 @@ from pyro_vgpds.training.api import fit
 from pyro_vgpds.training.result import FitResult, Record
 
 __all__ = [
-    "FitResult",
-    "Record",
-    "fit",
-]
+    "FitResult", "Record", "fit",
+]  # fmt: skip

@@ -20,12 +20,12 @@ from torch.autograd.graph import increment_version
 
 from pyro_vgpds.training.bundle import Bundle, Packed, library
 
-__all__ = ["Adam", "AdamState", "Moments"]
+__all__ = ["Adam", "AdamMoments", "AdamState"]
 
 _EPS = 1e-8  # of torch.optim.Adam
 
 
-class Moments(NamedTuple):
+class AdamMoments(NamedTuple):
     """What Adam knows of a parameter."""
 
     step: int  #: steps that moved it
@@ -33,11 +33,11 @@ class Moments(NamedTuple):
     square: Tensor  #: the average of the squared gradient
 
 
-def _unmoved(parameter: Tensor) -> Moments:
-    return Moments(0, torch.zeros_like(parameter), torch.zeros_like(parameter))
+def _unmoved(parameter: Tensor) -> AdamMoments:
+    return AdamMoments(0, torch.zeros_like(parameter), torch.zeros_like(parameter))
 
 
-class _State(Sequence[Moments | None]):
+class _State(Sequence[AdamMoments | None]):
     """The moments of all parameters as vectors: numbers of steps, averages of gradients and of their squares."""
 
     def __init__(self, steps: Sequence[int], averages: Packed, squares: Packed) -> None:
@@ -46,12 +46,12 @@ class _State(Sequence[Moments | None]):
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, i: int) -> Moments | None:  # type: ignore[override]
-        return Moments(self.steps[i], self.averages[i], self.squares[i]) if self.steps[i] else None
+    def __getitem__(self, i: int) -> AdamMoments | None:  # type: ignore[override]
+        return AdamMoments(self.steps[i], self.averages[i], self.squares[i]) if self.steps[i] else None
 
 
 #: of each parameter; None if it has not moved yet
-AdamState: TypeAlias = Sequence[Moments | None]
+AdamState: TypeAlias = Sequence[AdamMoments | None]
 
 
 @functools.cache
@@ -129,7 +129,7 @@ class Adam:
         torch._foreach_addcdiv_(parameters, averages, scales, lengths)
         state = list(self.state)
         for i, old, average, square in zip(moved, before, averages, squares, strict=True):
-            state[i] = Moments(old.step + 1, average, square)
+            state[i] = AdamMoments(old.step + 1, average, square)
         return tuple(state)
 
     def _move_compiled(self, all_gradients: list[Tensor | None], length: float) -> AdamState:
@@ -176,11 +176,11 @@ class Adam:
 
     def load_state_dict(self, content: Mapping[str, Mapping[int, Mapping[str, Tensor]]]) -> None:
         """Continue from a :meth:`state_dict`, also from one of ``torch.optim.Adam``."""
-        state: list[Moments | None] = [None] * len(self.parameters)
+        state: list[AdamMoments | None] = [None] * len(self.parameters)
         for i, own in content["state"].items():
             parameter = self.parameters[i]
             if any(own[name].shape != parameter.shape for name in ("exp_avg", "exp_avg_sq")):
                 raise ValueError(f"the state of parameter {i} has another shape than {tuple(parameter.shape)}.")
             average, square = (own[name].to(parameter, copy=True).contiguous() for name in ("exp_avg", "exp_avg_sq"))
-            state[i] = Moments(int(own["step"]), average, square)
+            state[i] = AdamMoments(int(own["step"]), average, square)
         self.state = tuple(state)

@@ -11,36 +11,34 @@ import torch
 from pyro.nn import PyroModule
 
 from pyro_vgpds.checks import check_callable, check_choice, check_count, check_path
+from pyro_vgpds.communication import SINGLE_PROCESS, collective
 from pyro_vgpds.data.batches import DatasetLike
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.inference.distributed_elbo import check_same
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import check_same
-from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
-from pyro_vgpds.team import announced
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.batch_fit import BatchOptions
-from pyro_vgpds.training.checkpoints import Checkpoints, read_snapshot
+from pyro_vgpds.training.checkpoints import CheckpointOptions, read_snapshot
 from pyro_vgpds.training.problem import NO_START
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.training.restarts import Runs
 from pyro_vgpds.training.result import FitResult, Record, joined_results, later_record
-from pyro_vgpds.training.run import Watch
-from pyro_vgpds.training.settings import METHODS, Settings
+from pyro_vgpds.training.run import Observers
+from pyro_vgpds.training.settings import METHODS, SAME_CALL, Settings
 from pyro_vgpds.types import PathLike
 
 __all__ = ["fit"]
 
-_ALIKE = "Call fit in the same way in all processes."
-
 
 @one_at_a_time
-@announced
+@collective
 def fit(
     model: PyroModule | Subsampled,
     guide: OpperArchambeauGuide,
@@ -141,58 +139,37 @@ def fit(
     """
     check_progress(progress)
     check_callable("callback", callback, optional=True)
-    check_path("checkpoint", checkpoint, optional=True)
     check_path("resume", resume, optional=True)
-    options = BatchOptions(batch_size, epochs, schedule, inducing_rate, full_steps)
-    _check_checkpoint(checkpoint, checkpoint_steps, checkpoint_seconds)
-    if options.check(num_steps, method, num_restarts, processes):
-        plan = options.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
-        team = plan.data.team
-        team.agree("whether there is a checkpoint", checkpoint is not None, _ALIKE)
-        checkpoints = None
-        if checkpoint is not None:
-            checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, plan.data)
-        progress = progress if team.rank == 0 else False
-        result = plan.train(Watch("batches", progress, callback, checkpoints), resume)
+    files = CheckpointOptions(checkpoint, checkpoint_steps, checkpoint_seconds)
+    batches = BatchOptions(batch_size, epochs, schedule, inducing_rate, full_steps)
+    if getattr(data, "communicator", SINGLE_PROCESS).rank:
+        progress = False  # the first process shows it
+    if batch_size is not None:
+        batches.check_others(num_steps, method, num_restarts, processes)
+        plan = batches.plan(model, guide, data, num_steps, (learning_rate, natural_rate, warmup, tolerance))
+        result = plan.train(Observers("batches", progress, callback, files.open(plan.data)), resume)
         if not plan.full_steps or result.stopped == "interrupted":
             return result
         assert isinstance(data, Sequences)
         assert isinstance(model, PyroModule)
-
-        def follow(record: Record) -> None:
-            if callback is not None and record.step:
-                callback(later_record(result, record))
-
         settings = Settings(plan.full_steps, "natural", learning_rate, natural_rate, 0, tolerance)
         with _prepared(model, guide, data):
-            runs = Runs(model, guide, data, settings, progress, follow)
+            runs = Runs(model, guide, data, settings, progress, _later(callback, result))
             return joined_results(result, runs.kept([runs.run("natural")]))
-    num_steps = 60 if num_steps is None else num_steps
+    batches.check_unused()
     _check(model, guide, data, num_restarts)
     assert isinstance(data, Sequences)
     assert isinstance(model, PyroModule)
-    own_sites = isinstance(guide, AutoOpperArchambeau)
-    method = ("natural" if own_sites else "adam") if method is None else method
-    check_choice("method", method, METHODS)
-    if method == "natural" and not own_sites:
-        raise ValueError(
-            f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
-            "train guide.refine(data)."
-        )
+    num_steps, method = 60 if num_steps is None else num_steps, _method_for(guide, method)
     check_count("processes", processes)
     if processes > 1 and callback is not None:
         raise ValueError(f"callback needs processes=1, but got processes={processes}.")
     settings = Settings(num_steps, method, learning_rate, natural_rate, warmup, tolerance)
     if num_restarts and (checkpoint is not None or resume is not None):
         raise ValueError(f"checkpoint and resume need num_restarts=0, but got num_restarts={num_restarts}.")
-    team = data.team
-    if team.size > 1:
-        _check_together(guide, data, settings, (num_restarts, processes), checkpoint)
-        progress = progress if team.rank == 0 else False
-    checkpoints = None
-    if checkpoint is not None:
-        checkpoints = Checkpoints(checkpoint, checkpoint_steps, checkpoint_seconds, data)
-    snapshot = None if resume is None else read_snapshot(resume, data)
+    if data.communicator.size > 1:
+        _check_processes(guide, data, settings, (num_restarts, processes), checkpoint)
+    checkpoints, snapshot = files.open(data), None if resume is None else read_snapshot(resume, data)
     with _prepared(model, guide, data):
         runs = Runs(model, guide, data, settings, progress, callback)
         if num_restarts:
@@ -201,6 +178,26 @@ def fit(
             return runs.kept([runs.run(method, checkpoints, snapshot)])
         except FileFormatError as error:
             raise FileFormatError(f"{resume}: {error}") from None
+
+
+def _method_for(guide: OpperArchambeauGuide, method: str | None) -> str:
+    """The method of training, by default the best that the guide has."""
+    own_sites = isinstance(guide, AutoOpperArchambeau)
+    method = ("natural" if own_sites else "adam") if method is None else method
+    check_choice("method", method, METHODS)
+    if method == "natural" and not own_sites:
+        raise ValueError(
+            f"method='natural' needs an AutoOpperArchambeau, but got {type(guide).__name__}. Use method='adam', or "
+            "train guide.refine(data)."
+        )
+    return method
+
+
+def _later(callback: Callable[[Record], object] | None, first: FitResult) -> Callable[[Record], object] | None:
+    """A callback of a run that follows the run ``first``, whose last record it knows."""
+    if callback is None:
+        return None
+    return lambda record: callback(later_record(first, record)) if record.step else None
 
 
 @contextmanager
@@ -214,17 +211,9 @@ def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -
                 Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
             except NumericalError as error:
                 raise NumericalError(f"{NO_START} {error}") from error
-        check_same(data.team, model, guide, data.column_team.size > 1)
+        check_same(data.communicator, model, guide, data.column_communicator.size > 1)
         with threads_for(_work(guide, data)):
             yield
-
-
-def _check_checkpoint(checkpoint: PathLike | None, steps: int | None, seconds: float | None) -> None:
-    if checkpoint is None and (steps is not None or seconds is not None):
-        raise ValueError(
-            "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
-            f"checkpoint=None, checkpoint_steps={steps}, checkpoint_seconds={seconds}."
-        )
 
 
 def _check(model: object, guide: object, data: object, num_restarts: int) -> None:
@@ -249,7 +238,7 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
         raise ValueError("num_restarts needs a model made by VGPDS.from_data, which can draw new inducing inputs.")
 
 
-def _check_together(
+def _check_processes(
     guide: OpperArchambeauGuide,
     data: Sequences,
     settings: Settings,
@@ -257,15 +246,14 @@ def _check_together(
     checkpoint: PathLike | None,
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
-    team, hint = data.team, _ALIKE
-    team.agree("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], hint)
-    team.agree("num_restarts and processes", list(runs), hint)
-    team.agree("whether there is a checkpoint", checkpoint is not None, hint)
+    check_equal = data.communicator.check_equal
+    check_equal("the settings of fit", [settings.num_steps, settings.method, *settings.stored()], SAME_CALL)
+    check_equal("num_restarts and processes", list(runs), SAME_CALL)
     if settings.method == "lbfgs":
         raise ValueError("method='lbfgs' needs data in one process. Several processes can use 'natural' or 'adam'.")
     if runs[1] > 1:
         raise ValueError(f"data of several processes need processes=1, but got processes={runs[1]}.")
-    frames = guide.frame_parameters if data.frame_team.size > 1 else []
+    frames = guide.frame_parameters if data.frame_communicator.size > 1 else []
     if checkpoint is not None and settings.method == "adam" and frames:
         raise ValueError("several processes can write a checkpoint with method='natural', but not with 'adam'.")
 

@@ -9,12 +9,12 @@ from pyro_vgpds.checks import check_choice, check_count
 from pyro_vgpds.data.batches import DatasetLike, SequenceDataset, as_dataset
 from pyro_vgpds.data.frame_batches import FrameDataset
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import sizes_of
+from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.inference.distributed_elbo import check_same
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import check_same
-from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.inference.subsampling import model_of
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.threads import bound_work, threads_for
@@ -22,8 +22,8 @@ from pyro_vgpds.training.batch_problem import BatchProblem
 from pyro_vgpds.training.checkpoints import read_snapshot
 from pyro_vgpds.training.minibatch import SCHEDULES, BatchSettings, BatchSteps
 from pyro_vgpds.training.result import FitResult
-from pyro_vgpds.training.run import Run, Watch
-from pyro_vgpds.training.settings import Settings
+from pyro_vgpds.training.run import Observers, Run
+from pyro_vgpds.training.settings import SAME_CALL, Settings
 from pyro_vgpds.types import PathLike
 
 __all__ = ["BatchFit", "BatchOptions"]
@@ -44,17 +44,20 @@ class BatchOptions:
     inducing_rate: float | None
     full_steps: int | None = None
 
-    def check(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> bool:
-        """Whether there are batches; a ValueError if arguments contradict each other."""
+    def __post_init__(self) -> None:
         check_choice("schedule", self.schedule, SCHEDULES)
-        if self.batch_size is None:
-            given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
-            for name, value in given.items():
-                if value is not None:
-                    raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
-            if self.schedule != "cosine":
-                raise ValueError(f"schedule needs batch_size, but got schedule={self.schedule!r} without it.")
-            return False
+
+    def check_unused(self) -> None:
+        """Raise a ValueError if an argument is given, although there are no batches."""
+        given = {"epochs": self.epochs, "inducing_rate": self.inducing_rate, "full_steps": self.full_steps}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} needs batch_size, but got {name}={value!r} without it.")
+        if self.schedule != "cosine":
+            raise ValueError(f"schedule needs batch_size, but got schedule={self.schedule!r} without it.")
+
+    def check_others(self, num_steps: int | None, method: str | None, num_restarts: int, processes: int) -> None:
+        """Raise a ValueError if another argument contradicts batches."""
         if self.epochs is not None and num_steps is not None:
             raise ValueError(
                 f"give epochs or num_steps, which counts batches, but got epochs={self.epochs!r} and "
@@ -66,7 +69,6 @@ class BatchOptions:
             raise ValueError(
                 f"batch_size needs num_restarts=0 and processes=1, but got {num_restarts!r} and {processes!r}."
             )
-        return True
 
     def plan(
         self, model: object, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None,
@@ -85,9 +87,8 @@ class BatchOptions:
             num_steps = epochs * batches.num_batches
         rate, natural_rate, warmup, tolerance = numbers
         settings = Settings(num_steps, "natural", _RATE if rate is None else rate, natural_rate, warmup, tolerance)
-        hint = "Call fit in the same way in all processes."
         every = [num_steps, full_steps, *settings.stored(), *batches.stored(num_steps)]
-        dataset.team.agree("the settings of fit", every, hint)
+        dataset.communicator.check_equal("the settings of fit", every, SAME_CALL)
         return BatchFit(guide, dataset, settings, batches, full_steps)
 
     def _full_steps(self, guide: OpperArchambeauGuide, data: DatasetLike, num_steps: int | None) -> int:
@@ -104,7 +105,7 @@ class BatchOptions:
         if not possible or self.epochs is not None or num_steps is not None:
             return 0
         assert isinstance(data, Sequences)
-        frames, sequences = sizes_of(data)
+        frames, sequences = total_sizes(data)
         return _FULL_STEPS if sequences > 1 and frames * data.num_outputs <= _MEMORY else 0
 
 
@@ -118,18 +119,18 @@ class BatchFit:
     batches: BatchSettings
     full_steps: int  #: with all sequences, which follow this run
 
-    def train(self, watch: Watch, resume: PathLike | None) -> FitResult:
+    def train(self, observers: Observers, resume: PathLike | None) -> FitResult:
         """Train. The bound of the result is that of all sequences at the last parameters."""
         snapshot, settings = None if resume is None else read_snapshot(resume, self.data), self.settings
         if snapshot is not None:
             settings = settings.resumed(snapshot["method"], snapshot["settings"])
         with own_store(), threads_for(self._work()):
             explicit = self._explicit()
-            check_same(self.data.team, model_of(explicit), explicit)
+            check_same(self.data.communicator, model_of(explicit), explicit)
             several = self.data.total_sequences > 1
             problem = BatchProblem(explicit, self.data if several else FrameDataset(self.data))
             try:
-                result = Run(BatchSteps(problem, settings, self.batches), problem, settings, watch).result(snapshot)
+                result = Run(BatchSteps(problem, settings, self.batches), problem, settings, observers).result(snapshot)
             except FileFormatError as error:
                 raise FileFormatError(f"{resume}: {error}") from None
             for parameter in problem.parameters:

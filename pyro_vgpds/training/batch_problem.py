@@ -32,7 +32,7 @@ class BatchProblem:
         self.parameters = [p for p in (*self.model.parameters(), *guide.parameters()) if p.requires_grad]
         self.late = noise_parameters(self.model)
         self.best, self.best_bound = Values((), ()), -math.inf
-        self.team = guide.data.team
+        self.communicator = guide.data.communicator
         self._elbo = Collapsed_ELBO()
 
     def __enter__(self) -> BatchProblem:
@@ -91,7 +91,7 @@ class BatchProblem:
         bound = -float(self._elbo.loss_and_grads(self.model, self.guide, batch))
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         finite = math.isfinite(bound) and are_finite([*gradients, *self.natural.derivatives()])
-        self.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
+        self.communicator.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
         return bound
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_not_negative
+from pyro_vgpds.checks import check_count, check_not_negative, check_path
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
-from pyro_vgpds.team import ALONE
-from pyro_vgpds.training.parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
-from pyro_vgpds.training.settings import METHODS
+from pyro_vgpds.training.checkpoint_parts import check_parts, part_name, remove_old_parts, split_rows, unpack_parts
+from pyro_vgpds.training.settings import METHODS, SAME_CALL
 from pyro_vgpds.types import PathLike
 
-__all__ = ["Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
+__all__ = ["CheckpointOptions", "Checkpoints", "Snapshot", "read_checkpoint", "read_snapshot", "write_checkpoint"]
 
 
 class Snapshot(TypedDict):
@@ -36,11 +37,39 @@ class Snapshot(TypedDict):
     frame_tensors: list[int]  #: which tensors of ``state`` and ``best`` have a row for each frame
 
 
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """The arguments of :func:`~pyro_vgpds.fit` for checkpoints.
+
+    :raises ValueError: if there are settings without a file.
+    """
+
+    path: PathLike | None
+    steps: int | None
+    seconds: float | None
+
+    def __post_init__(self) -> None:
+        check_path("checkpoint", self.path, optional=True)
+        if self.path is None and (self.steps is not None or self.seconds is not None):
+            raise ValueError(
+                "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
+                f"checkpoint=None, checkpoint_steps={self.steps}, checkpoint_seconds={self.seconds}."
+            )
+
+    def open(self, data: Sequences | SequenceDataset) -> Checkpoints | None:
+        """The checkpoints of a run on data; None without a file. All processes that have the data call this.
+
+        :raises ProcessError: if only some of them have a file.
+        """
+        data.communicator.check_equal("whether there is a checkpoint", self.path is not None, SAME_CALL)
+        return None if self.path is None else Checkpoints(self.path, self.steps, self.seconds, data)
+
+
 class Checkpoints:
     """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
     :param data: the sequences of this process. Several processes each write a part, see
-        :mod:`pyro_vgpds.training.parts`. Default: one process writes everything.
+        :mod:`pyro_vgpds.training.checkpoint_parts`. Default: one process writes everything.
     :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
     """
 
@@ -56,9 +85,9 @@ class Checkpoints:
         if Path(path).is_dir():
             raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
         self.path, self.steps = Path(path), steps
-        self.team = ALONE if data is None else data.team
+        self.communicator = SINGLE_PROCESS if data is None else data.communicator
         self.frames = None if data is None else data.num_frames
-        self._divided = data is not None and data.frame_team.size > 1
+        self._divided = data is not None and data.frame_communicator.size > 1
         self.seconds = 60.0 if steps is None and seconds is None else seconds
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
@@ -67,7 +96,7 @@ class Checkpoints:
         """Write ``snapshot()`` if it is due after this step."""
         due = self.steps is not None and step - (self._written or 0) >= self.steps
         due = due or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
-        if self.team.any(due):
+        if self.communicator.any(due):
             self._write(step, snapshot())
 
     def finish(self, step: int, snapshot: Callable[[], Snapshot]) -> None:
@@ -79,25 +108,28 @@ class Checkpoints:
         if self._divided:
             self._write_together(step, snapshot)
         else:
-            with self.team.together():
-                if self.team.rank == 0:
+            with self.communicator.sharing_errors():
+                if self.communicator.rank == 0:
                     write_checkpoint(self.path, snapshot)
-            self.team.check()
+            self.communicator.check()
         self._written, self._time = step, time.monotonic()
 
     def _write_together(self, step: int, snapshot: Snapshot) -> None:
-        team, path = self.team, self.path
+        communicator, path = self.communicator, self.path
         rest, rows = split_rows(dict(snapshot))
-        names, frames = [part_name(path, step, rank) for rank in range(team.size)], team.gather(self.frames)
-        with team.together():
-            write_checkpoint(path.absolute().parent / names[team.rank], rows)
-        team.check()  # all parts are complete
-        with team.together():
-            if team.rank == 0:
+        names, frames = (
+            [part_name(path, step, rank) for rank in range(communicator.size)],
+            communicator.all_gather(self.frames),
+        )
+        with communicator.sharing_errors():
+            write_checkpoint(path.absolute().parent / names[communicator.rank], rows)
+        communicator.check()  # all parts are complete
+        with communicator.sharing_errors():
+            if communicator.rank == 0:
                 check_parts(path, names)
                 write_checkpoint(path, {**rest, "parts": names, "frames": frames})
                 remove_old_parts(path, names)
-        team.check()
+        communicator.check()
 
 
 def write_checkpoint(path: PathLike, content: object) -> None:

@@ -20,7 +20,7 @@ from pyro_vgpds.training.adam import Adam, AdamState
 from pyro_vgpds.training.problem import NO_START, Problem, Values
 from pyro_vgpds.training.settings import ResumeError, Settings
 
-__all__ = ["GradientSteps", "Point", "adam_rates"]
+__all__ = ["GradientSteps", "Iterate", "adam_rates"]
 
 _BAD_DROP = 0.05  # nats per observed number that a step may lower the bound by before it is undone
 _LEAST_LENGTH = 1e-4  # of a step, relative to the learning rates
@@ -40,7 +40,7 @@ _NETWORK_PACE = 0.3  # learning rate of the weights of an amortised guide, each 
 _BETAS = {"natural": (0.9, 0.95), "adam": (0.9, 0.999)}
 
 
-class Point(NamedTuple):
+class Iterate(NamedTuple):
     """Everything that a step changes or starts from."""
 
     values: Values
@@ -69,7 +69,7 @@ class GradientSteps:
             fall=bad_drop,
         )
 
-    def start(self) -> Ascent[Point]:
+    def start(self) -> Ascent[Iterate]:
         """The state at the initial parameters."""
         try:
             point, bound = self._evaluate()
@@ -77,7 +77,7 @@ class GradientSteps:
             raise NumericalError(f"{NO_START} {error}") from error
         return Ascent(point, bound, mark=bound)
 
-    def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Point]:
+    def resumed(self, values: Values, loop: dict[str, Any], num_undone: int) -> Ascent[Iterate]:
         """The state of a checkpoint, whose bound must be that of this problem."""
         self.problem.restore(values)
         if self.adam is not None and loop["adam"] is not None:
@@ -87,9 +87,9 @@ class GradientSteps:
             point, bound = self._evaluate()
         except NumericalError:
             bound = math.nan
-        team = self.problem.data.team
+        communicator = self.problem.data.communicator
         # with another number of processes, sums have other rounding errors
-        close = 0.0 if loop.get("processes", 1) == team.size else _SAME * self.problem.small_change(bound, 1.0)
+        close = 0.0 if loop.get("processes", 1) == communicator.size else _SAME * self.problem.small_change(bound, 1.0)
         if not abs(bound - loop["last"]) <= close:
             raise ResumeError(
                 f"Cannot resume: the checkpoint's bound was {loop['last']!r}, but the same step now gives {bound!r}. "
@@ -99,22 +99,22 @@ class GradientSteps:
         idle, mark = loop.get("idle", 0), loop.get("mark", bound)
         return Ascent(point, bound, loop["step"], loop["damping"], loop["quiet"], num_undone, settled, idle, mark)
 
-    def step(self, state: Ascent[Point]) -> Ascent[Point]:
+    def step(self, state: Ascent[Iterate]) -> Ascent[Iterate]:
         """The state after one step."""
         return self.damping.step(state, self._advance, self._undo)
 
-    def bounds(self, state: Ascent[Point]) -> tuple[float, ...]:
+    def bounds(self, state: Ascent[Iterate]) -> tuple[float, ...]:
         """The bounds that the step to this state found."""
         return (state.bound,)
 
-    def stopped(self, state: Ascent[Point]) -> str | None:
+    def stopped(self, state: Ascent[Iterate]) -> str | None:
         """Why training ends here; None if it continues."""
         stopped = self.damping.stopped(state)
         if stopped == "stuck" and not state.is_early:
             return "converged"  # to the limit of the digits, as for outputs without noise
         return stopped or ("steps" if state.step >= self.settings.num_steps else None)
 
-    def stored(self, state: Ascent[Point]) -> dict[str, Any]:
+    def stored(self, state: Ascent[Iterate]) -> dict[str, Any]:
         """The state for a checkpoint, besides the values. It must be the last one."""
         return {
             "step": state.step,
@@ -126,15 +126,15 @@ class GradientSteps:
             "last": state.bound,
             "adam": None if self.adam is None else self.adam.state_dict(),
             "generator": state.point.generator,
-            "processes": self.problem.data.team.size,
+            "processes": self.problem.data.communicator.size,
         }
 
-    def _evaluate(self) -> tuple[Point, float]:
+    def _evaluate(self) -> tuple[Iterate, float]:
         generator = torch.get_rng_state()
         bound, values = self.problem.evaluate()
-        return Point(values, () if self.adam is None else self.adam.state, generator), bound
+        return Iterate(values, () if self.adam is None else self.adam.state, generator), bound
 
-    def _advance(self, state: Ascent[Point]) -> tuple[Point, float]:
+    def _advance(self, state: Ascent[Iterate]) -> tuple[Iterate, float]:
         problem, settings = self.problem, self.settings
         if state.step < settings.num_warmup:
             for parameter in problem.late:
@@ -144,7 +144,7 @@ class GradientSteps:
             self.adam.step(state.length)
         return self._evaluate()
 
-    def _undo(self, state: Ascent[Point]) -> Ascent[Point]:
+    def _undo(self, state: Ascent[Iterate]) -> Ascent[Iterate]:
         """Go back and evaluate there again: a step needs the gradients."""
         self.problem.restore(state.point.values)
         if self.adam is not None:

@@ -14,7 +14,7 @@ from pyro_vgpds.checks import check_choice, check_count, check_rate
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
-from pyro_vgpds.training.adam import Adam, AdamState, Moments
+from pyro_vgpds.training.adam import Adam, AdamMoments, AdamState
 from pyro_vgpds.training.batch_problem import BatchProblem, unpacked
 from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.gradient import adam_rates
@@ -137,7 +137,7 @@ class BatchSteps:
         self.adam.load_state_dict(loop["adam"])
         if loop["undo"] is not None:
             (parameters, adam, dual), (rows, *sites) = loop["undo"], own["undo"]
-            before = tuple(None if kept is None else Moments(int(kept[0]), kept[1], kept[2]) for kept in adam)
+            before = tuple(None if kept is None else AdamMoments(int(kept[0]), kept[1], kept[2]) for kept in adam)
             undo = _Undo(parameters, before, unpacked(dual), rows.long(), *sites)
         visited, *numbers = loop["numbers"]
         state = replace(BatchState(own["order"].long(), visited, num_undone, *numbers), undo=undo)

@@ -12,6 +12,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
@@ -19,11 +20,10 @@ from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.bound import strict_rounding
 from pyro_vgpds.mapping.output_sites import OutputSites, sites_of
-from pyro_vgpds.team import Team
 from pyro_vgpds.training.bundle import Bundle, are_finite
 from pyro_vgpds.training.settings import ResumeError
 
-__all__ = ["NO_START", "Problem", "Trained", "Values", "noise_parameters", "put_back"]
+__all__ = ["NO_START", "Problem", "Trainable", "Values", "noise_parameters", "put_back"]
 
 NO_START = "the bound has no finite value at the initial parameters: check the scale of the data and the parameters."
 
@@ -42,7 +42,7 @@ class Values(NamedTuple):
     sites: Sequence[Tensor]  #: η and λ with natural steps, the state of the outputs' factors; never changed in place
 
 
-class Trained(Protocol):
+class Trainable(Protocol):
     """What is trained, as the loop sees it."""
 
     model: PyroModule
@@ -54,7 +54,7 @@ class Trained(Protocol):
     @property
     def late(self) -> Sequence[Tensor]: ...
     @property
-    def team(self) -> Team:
+    def communicator(self) -> Communicator:
         """The processes that have the data together."""
 
     @property
@@ -108,9 +108,9 @@ class Problem:
         return Values(self._bundle.copies(), sites if self.outputs is None else (*sites, self.outputs.state))
 
     @property
-    def team(self) -> Team:
+    def communicator(self) -> Communicator:
         """The processes that have the data together."""
-        return self.data.team
+        return self.data.communicator
 
     @property
     def frame_tensors(self) -> list[int]:
@@ -156,7 +156,9 @@ class Problem:
         if self.natural is not None:
             gradients += self.natural.derivatives()
         finite = math.isfinite(bound) and are_finite(gradients)
-        self.data.team.check(None if finite else NumericalError("the bound or one of its gradients is not finite."))
+        self.data.communicator.check(
+            None if finite else NumericalError("the bound or one of its gradients is not finite.")
+        )
         values = self.values()
         if bound > self.best_bound or self.random:
             self.best, self.best_bound = values, bound

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from pyro_vgpds.checks import check_flags
 from pyro_vgpds.formatting import on_terminal
-from pyro_vgpds.training.problem import Trained
+from pyro_vgpds.training.problem import Trainable
 
 __all__ = [
     "CountLike", "bar_class", "check_progress", "counting_bar", "interruptible", "is_shown", "part_of", "progress_bar",
@@ -79,7 +79,7 @@ def part_of(progress: CountLike, index: int, count: int) -> CountLike:
 
 
 @contextmanager
-def progress_bar(problem: Trained, num_steps: int, label: str, show: bool) -> Iterator[Callable[[int, float], None]]:
+def progress_bar(problem: Trainable, num_steps: int, label: str, show: bool) -> Iterator[Callable[[int, float], None]]:
     """A progress bar, to call with each step and its bound."""
     with bar_class()(total=num_steps, desc=label, disable=not show) as bar:
 

@@ -18,11 +18,11 @@ from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
+from pyro_vgpds.training.forking import can_fork, run_forked
 from pyro_vgpds.training.problem import Problem, put_back
-from pyro_vgpds.training.processes import can_fork, in_processes
 from pyro_vgpds.training.progress import counting_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
-from pyro_vgpds.training.run import Watch, run
+from pyro_vgpds.training.run import Observers, run
 from pyro_vgpds.training.settings import Settings
 
 __all__ = ["Runs"]
@@ -61,7 +61,7 @@ class Runs:
     ) -> tuple[FitResult, list[Tensor]]:
         """The result of a run, and the values that it reached."""
         problem = Problem(self.model, self.guide, self.data, natural=self.settings.method == "natural")
-        result = run(problem, self.settings, Watch(label, self.progress, self.callback, checkpoints), snapshot)
+        result = run(problem, self.settings, Observers(label, self.progress, self.callback, checkpoints), snapshot)
         return result, self.values()
 
     def kept(self, found: Sequence[tuple[FitResult, list[Tensor]]]) -> FitResult:
@@ -80,8 +80,8 @@ class Runs:
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
         for _ in range(count - 1):
-            centres = kmeans(self.model.start.x, self.model.num_inducing, team=self.data.frame_team)
-            starts.append(self.data.column_team.broadcast(centres))
+            centres = kmeans(self.model.start.x, self.model.num_inducing, communicator=self.data.frame_communicator)
+            starts.append(self.data.column_communicator.broadcast(centres))
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)
@@ -90,7 +90,7 @@ class Runs:
             return self.run(f"run {i + 1}")
 
         if processes > 1 and can_fork():
-            found = self._in_processes(run, count, processes)
+            found = self._run_forked(run, count, processes)
         else:
             found = []
             for i in range(count):
@@ -99,7 +99,7 @@ class Runs:
                     break
         return self.kept(found)
 
-    def _in_processes(
+    def _run_forked(
         self, run: Callable[[int], tuple[FitResult, list[Tensor]]], count: int, processes: int
     ) -> list[tuple[FitResult, list[Tensor]]]:
         def job(i: int) -> list[Any]:
@@ -109,7 +109,7 @@ class Runs:
         shown, self.progress = self.progress, False  # one bar for all of them
         found: dict[int, tuple[FitResult, list[Tensor]]] = {}
         with counting_bar(count, "runs", shown) as bar:
-            for i, row in in_processes([partial(job, i) for i in range(count)], processes):
+            for i, row in run_forked([partial(job, i) for i in range(count)], processes):
                 bound, history, stopped, num_undone, reached = row
                 found[i] = FitResult(bound, unpack_records(history), stopped, num_undone, self.settings.method), reached
                 bar.update()

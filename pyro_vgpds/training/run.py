@@ -14,12 +14,12 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
 from pyro_vgpds.training.gradient import GradientSteps
 from pyro_vgpds.training.lbfgs import LbfgsSteps
-from pyro_vgpds.training.problem import Problem, Trained, Values
+from pyro_vgpds.training.problem import Problem, Trainable, Values
 from pyro_vgpds.training.progress import interruptible, is_shown, progress_bar
 from pyro_vgpds.training.result import FitResult, Record, pack_records, unpack_records
 from pyro_vgpds.training.settings import ResumeError, Settings
 
-__all__ = ["Run", "Steps", "Watch", "run"]
+__all__ = ["Observers", "Run", "Steps", "run"]
 
 #: what a snapshot of unexpected content raises
 _BAD_CONTENT = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, MemoryError)
@@ -47,7 +47,7 @@ class Steps(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class Watch:
+class Observers:
     """The observers of a run: progress bar, callback and checkpoints."""
 
     label: str  #: of the progress bar
@@ -56,7 +56,7 @@ class Watch:
     checkpoints: Checkpoints | None = None
 
 
-def run(problem: Problem, settings: Settings, watch: Watch, snapshot: Snapshot | None = None) -> FitResult:
+def run(problem: Problem, settings: Settings, observers: Observers, snapshot: Snapshot | None = None) -> FitResult:
     """Train from the current parameters, or from a snapshot, and leave the best ones.
 
     :raises ValueError: if the snapshot is of another run.
@@ -65,17 +65,17 @@ def run(problem: Problem, settings: Settings, watch: Watch, snapshot: Snapshot |
     if snapshot is not None:
         settings = settings.resumed(snapshot["method"], snapshot["settings"])
     if settings.method == "lbfgs":
-        return Run(LbfgsSteps(problem, settings), problem, settings, watch).result(snapshot)
-    return Run(GradientSteps(problem, settings), problem, settings, watch).result(snapshot)
+        return Run(LbfgsSteps(problem, settings), problem, settings, observers).result(snapshot)
+    return Run(GradientSteps(problem, settings), problem, settings, observers).result(snapshot)
 
 
-class Continuing:
+class ResumeGuard:
     """Blocks in which errors come from the content of a snapshot. They leave the model and guide as they were.
 
     :raises FileFormatError: for all errors that say nothing to a user.
     """
 
-    def __init__(self, problem: Trained) -> None:
+    def __init__(self, problem: Trainable) -> None:
         self.problem, self.initial, self.bound = problem, problem.best, problem.best_bound
 
     def __enter__(self) -> None:
@@ -92,39 +92,39 @@ class Continuing:
 class Run(Generic[S]):
     """A loop over the steps of an optimiser."""
 
-    def __init__(self, steps: Steps[S], problem: Trained, settings: Settings, watch: Watch) -> None:
-        self.steps, self.problem, self.settings, self.watch = steps, problem, settings, watch
+    def __init__(self, steps: Steps[S], problem: Trainable, settings: Settings, observers: Observers) -> None:
+        self.steps, self.problem, self.settings, self.observers = steps, problem, settings, observers
         self.history: list[Record] = []
         self.begin = time.perf_counter()
 
     def result(self, snapshot: Snapshot | None) -> FitResult:
         """Train from the current parameters, or from a snapshot."""
-        watch, problem, settings = self.watch, self.problem, self.settings
-        show = is_shown(watch.progress)
+        observers, problem, settings = self.observers, self.problem, self.settings
+        show = is_shown(observers.progress)
         with (
             interruptible() as interrupted,
-            progress_bar(problem, settings.num_steps, watch.label, show) as update,
+            progress_bar(problem, settings.num_steps, observers.label, show) as update,
             problem,
         ):
-            guard = nullcontext() if snapshot is None else Continuing(problem)
+            guard = nullcontext() if snapshot is None else ResumeGuard(problem)
             with guard:
                 state = self.steps.start() if snapshot is None else self.resumed(snapshot)
                 stopped = self.steps.stopped(state)
             if snapshot is None:
                 self.record(state, update)
-            team = problem.team
-            asked = team.any(interrupted())
+            communicator = problem.communicator
+            asked = communicator.any(interrupted())
             while stopped is None and not asked:
                 with guard:  # the first step uses all that was resumed
                     state = self.steps.step(state)
                     stopped = self.steps.stopped(state)
                 guard = nullcontext()
                 self.record(state, update)
-                asked = team.any(interrupted())
+                asked = communicator.any(interrupted())
             if stopped is None or (stopped == "steps" and asked):
                 stopped = "interrupted"
-            if watch.checkpoints is not None:
-                watch.checkpoints.finish(len(self.history) - 1, lambda: self.snapshot(state))
+            if observers.checkpoints is not None:
+                observers.checkpoints.finish(len(self.history) - 1, lambda: self.snapshot(state))
         return FitResult(problem.best_bound, self.history, stopped, state.num_undone, settings.method)
 
     def record(self, state: S, update: Callable[[int, float], None]) -> None:
@@ -132,11 +132,11 @@ class Run(Generic[S]):
         seconds = time.perf_counter() - self.begin
         new = [Record(step, seconds, bound) for step, bound in enumerate(self.steps.bounds(state), len(self.history))]
         self.history += new
-        if self.watch.checkpoints is not None:
-            self.watch.checkpoints.offer(len(self.history) - 1, lambda: self.snapshot(state))
+        if self.observers.checkpoints is not None:
+            self.observers.checkpoints.offer(len(self.history) - 1, lambda: self.snapshot(state))
         for record in new:
-            if self.watch.callback is not None:
-                self.watch.callback(record)
+            if self.observers.callback is not None:
+                self.observers.callback(record)
             update(record.step, record.bound)
 
     def snapshot(self, state: S) -> Snapshot:

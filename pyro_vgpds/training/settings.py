@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from pyro_vgpds.checks import check_choice, check_count, check_not_negative, check_number, check_rate
 
-__all__ = ["METHODS", "ResumeError", "Settings"]
+__all__ = ["METHODS", "SAME_CALL", "ResumeError", "Settings"]
 
+SAME_CALL = "Call fit in the same way in all processes."  #: what to do if their settings differ
 METHODS = ("natural", "lbfgs", "adam")
 _RATES = {"natural": 0.07, "lbfgs": 1.0, "adam": 0.02}
 

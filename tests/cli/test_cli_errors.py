@@ -16,7 +16,7 @@ from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.data.dates import format_times
-from pyro_vgpds.files.places import placed
+from pyro_vgpds.files.atomic import atomic_write
 
 
 def error_of(capsys, *arguments):
@@ -537,18 +537,18 @@ def test_a_terminal_shows_the_elapsed_time(models, capsys, monkeypatch):
 def test_no_partial_file(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("old")
-    with suppress(RuntimeError), placed(path) as part:
+    with suppress(RuntimeError), atomic_write(path) as part:
         assert part.suffix == ".csv"
         part.write_text("ha")
         raise RuntimeError
     assert path.read_text() == "old"
-    with placed(path) as part:
+    with atomic_write(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["a.csv"]
     gone = tmp_path / "gone" / "b.csv"
-    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(gone)))), placed(gone) as part:
+    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(gone)))), atomic_write(gone) as part:
         part.write_text("nowhere")
 
 

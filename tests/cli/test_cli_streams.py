@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from problems import make_data
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, auto, fit, loading
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, auto, fit, interrupts
 from pyro_vgpds.cli import main
 from pyro_vgpds.files import write_table
 from pyro_vgpds.formatting import on_terminal
@@ -78,7 +78,7 @@ def test_ctrl_c_while_modules_load(seconds):
     usual = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **usual) as process:
         for line in process.stderr:  # the first module after ours has been read
-            if b"pyro_vgpds.loading" in line:
+            if b"pyro_vgpds.interrupts" in line:
                 break
         time.sleep(seconds / 4)
         process.send_signal(signal.SIGINT)
@@ -90,8 +90,8 @@ def test_ctrl_c_while_modules_load(seconds):
 
 def test_programs_that_import_the_library_keep_their_ctrl_c():
     before = signal.getsignal(signal.SIGINT)  # the background of some shells ignores it
-    assert before is not loading._leave
-    loading.loaded()  # changes nothing
+    assert before is not interrupts._leave
+    interrupts.restore_interrupts()  # changes nothing
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -116,6 +116,6 @@ def test_ctrl_c_before_a_command_begins(monkeypatch):
 def test_which_processes_are_commands(arguments, command, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", arguments)
     monkeypatch.setattr(sys, "argv", ["script.py"])
-    assert loading._is_command() is command
+    assert interrupts._is_command() is command
     monkeypatch.setattr(sys, "argv", [os.path.join("bin", "pyro-vgpds")])
-    assert loading._is_command()
+    assert interrupts._is_command()

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from shared import check
 
 from pyro_vgpds import NumericalError, distributed
-from pyro_vgpds.team import ProcessTeam
-from pyro_vgpds.team.sums import CAPACITY
+from pyro_vgpds.communication import GroupCommunicator
+from pyro_vgpds.communication.sums import CAPACITY
 
 SIZES = (0, 1, 3, 5000, 2 * CAPACITY + 1)
 
@@ -27,41 +27,41 @@ def sums(rank):
     """The sums of one machine, of few and of many processes, and errors in place of them; all go on together."""
     count, found = dist.get_world_size(), {}
     for way in ("machine", "few", "many"):
-        team = ProcessTeam()
-        assert team._shared is not None or sys.platform != "linux"
-        assert team._exchanges
+        communicator = GroupCommunicator()
+        assert communicator._shared is not None or sys.platform != "linux"
+        assert communicator._exchanges
         if way != "machine":
-            team._shared, team._exchanges = None, way == "few"
+            communicator._shared, communicator._exchanges = None, way == "few"
         errors = []
         for size in SIZES:
             terms = [torch.linspace(0.0, 1.0, size) + 10.0**i for i in range(count)]
-            total = team.total(terms[rank])
+            total = communicator.all_reduce(terms[rank])
             errors.append(float((total - sum(terms)).abs().max()) if size else 0.0)
-            shaped = team.total(terms[rank].float().reshape(-1, 1))
+            shaped = communicator.all_reduce(terms[rank].float().reshape(-1, 1))
             assert shaped.dtype is torch.float32
             assert shaped.shape == (size, 1)
 
-        def failing(team, which, error):
+        def failing(communicator, which, error):
             def run():
-                with team.together():
+                with communicator.sharing_errors():
                     if rank in which:
                         raise error
-                    team.total(torch.ones(5000))
+                    communicator.all_reduce(torch.ones(5000))
 
             return heard(run)
 
         texts = [
-            failing(team, [1], KeyError("no sum")),
-            failing(team, [0], NumericalError("not finite")),
-            failing(team, range(count), NumericalError("nowhere finite")),
-            failing(team, range(1, count), KeyError("in most")),
+            failing(communicator, [1], KeyError("no sum")),
+            failing(communicator, [0], NumericalError("not finite")),
+            failing(communicator, range(count), NumericalError("nowhere finite")),
+            failing(communicator, range(1, count), KeyError("in most")),
         ]
-        flags = [team.any(False), team.any(rank == 1)]
-        found[way] = [errors, texts, flags, team.numbers]
+        flags = [communicator.any(False), communicator.any(rank == 1)]
+        found[way] = [errors, texts, flags, communicator.numbers]
     return found
 
 
 @check
 def different_operations(rank):
     """Processes that sum different things, which nothing can continue from."""
-    return heard(lambda: ProcessTeam().total(torch.ones(3 + rank)))
+    return heard(lambda: GroupCommunicator().all_reduce(torch.ones(3 + rank)))

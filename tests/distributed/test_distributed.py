@@ -21,10 +21,10 @@ from problems import make_data, make_model
 
 from benchmarks import kills
 from pyro_vgpds import FileFormatError, Posterior, distributed, fit, load
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
+from pyro_vgpds.communication.sums import CAPACITY
 from pyro_vgpds.data.shards import Shard
-from pyro_vgpds.distributed.processes import release_group
-from pyro_vgpds.team import ALONE, Team
-from pyro_vgpds.team.sums import CAPACITY
+from pyro_vgpds.distributed.api import release_group
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
 pytestmark = pytest.mark.long
@@ -409,24 +409,24 @@ def test_one_process_is_alone():
         assert rank == 0
         assert distributed.shard(data) is data
         assert distributed.share(data) is data
-    assert data.team is ALONE
-    assert repr(ALONE) == "Team(rank=0, size=1)"
+    assert data.communicator is SINGLE_PROCESS
+    assert repr(SINGLE_PROCESS) == "Communicator(rank=0, size=1)"
     with pytest.raises(ValueError, match="timeout must be positive and finite, but got -1"), distributed.join(-1):
         pass
 
 
-class Pretended(Team):
-    """A team of two in which this process does all the work."""
+class Pretended(Communicator):
+    """A communicator of two processes in which this process does all the work."""
 
     size = 2
 
-    def gather(self, value):
+    def all_gather(self, value):
         return [value, value]
 
-    def rows(self, x):
+    def all_gather_rows(self, x):
         return torch.cat([x, x])
 
-    def total(self, x):
+    def all_reduce(self, x):
         return 2 * x
 
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pyro_vgpds.team import sums as module
-from pyro_vgpds.team.sums import CAPACITY, SharedSums
+from pyro_vgpds.communication import sums as module
+from pyro_vgpds.communication.sums import CAPACITY, SharedSums
 
 pytestmark = pytest.mark.skipif(not module._supported(), reason="needs Linux on x86-64")
 

@@ -221,15 +221,15 @@ def continued(name, steps, **options):
     model, _, _, part, data, _ = problem()
     start = {k: v.clone() for k, v in model.state_dict().items()}
     sites = part.mean_bar.detach().clone(), part.lam.detach().clone()
-    pyro.set_rng_seed(7 + data.team.rank)
+    pyro.set_rng_seed(7 + data.communicator.rank)
     whole = fit(model, part, data, num_steps=12, warmup=1, **options)
     wanted = [v.clone() for v in model.state_dict().values()]
     bounds = []
-    for path in (FOLDER / f"{name} {data.team.size}", *(FOLDER / f"{name} {count}" for count in (1, 2, 3))):
-        if path.name == f"{name} {data.team.size}" and not bounds:
+    for path in (FOLDER / f"{name} {data.communicator.size}", *(FOLDER / f"{name} {count}" for count in (1, 2, 3))):
+        if path.name == f"{name} {data.communicator.size}" and not bounds:
             model.load_state_dict(start)
             part.set(*sites)
-            pyro.set_rng_seed(7 + data.team.rank)
+            pyro.set_rng_seed(7 + data.communicator.rank)
             fit(model, part, data, num_steps=steps, warmup=1, checkpoint=path, checkpoint_steps=3, **options)
         if not path.exists():
             continue
@@ -261,9 +261,12 @@ def batches(rank):
         start = {k: v.clone() for k, v in model.state_dict().items()}
         first = distributed.shard(whole)
         own = len(first.lengths)
-        before = sum(data.team.gather(own)[:rank])
+        before = sum(data.communicator.all_gather(own)[:rank])
         mine = [[0], [own - 1], list(range(own)), [0], [own - 1]]  # of each process
-        every = [sorted(i for some in data.team.gather([before + i for i in step]) for i in some) for step in mine]
+        every = [
+            sorted(i for some in data.communicator.all_gather([before + i for i in step]) for i in some)
+            for step in mine
+        ]
         reached = []
         for sites, on, steps in ((guide, whole, every), (part, data, mine)):
             pyro.clear_param_store()
@@ -334,7 +337,7 @@ def batch_fits(rank):
         part.set(*sites)
         return fit(model, part, on, batch_size=3, num_steps=num_steps, schedule="constant", warmup=0, **more)
 
-    path, items = FOLDER / f"batches of {data.team.size}", [(t.numpy(), y.numpy()) for t, y in pairs(data)]
+    path, items = FOLDER / f"batches of {data.communicator.size}", [(t.numpy(), y.numpy()) for t, y in pairs(data)]
     never = again(6).bound
     again(3, checkpoint=path, checkpoint_steps=2)
     resumed = again(6, resume=path).bound

@@ -17,9 +17,10 @@ from pyro_vgpds.cli import main
 from pyro_vgpds.datasets import CMU35, Dataset, Motion, make_pendulum_video, make_sequences, stick_figure
 from pyro_vgpds.experiments import imputation, missa, recipe
 from pyro_vgpds.experiments.imputation import Task
-from pyro_vgpds.experiments.recipe import Recipe, balanced_scale, predict_with
+from pyro_vgpds.experiments.recipe import Recipe, balanced_scale
 from pyro_vgpds.experiments.record import Folder, spread, table
 from pyro_vgpds.experiments.video import hide_tiles, in_time
+from pyro_vgpds.prediction.fitted import predict_with
 
 pytestmark = pytest.mark.long
 

@@ -8,11 +8,11 @@ import torch
 from problems import make_data, make_model
 
 from pyro_vgpds import Collapsed_ELBO, NaturalGradient, Sequences
+from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_bound, rbf_bound
 from pyro_vgpds.mapping.bound import strict_rounding
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
-from pyro_vgpds.team import ALONE
 
 pytestmark = pytest.mark.skipif(native_bound._library() is None, reason="the compiled bound was not built")
 
@@ -43,7 +43,7 @@ def test_it_is_the_bound_in_steps(sizes, jitter, shared):
     assert bound_is_compiled(leaves[5], groups)
     value, gradients = compiled_bound(*arguments(leaves, groups, jitter))
     with torch.no_grad():
-        wanted, others = rbf_bound._evaluate(tuple(leaves), groups, jitter, ALONE, True)
+        wanted, others = rbf_bound._evaluate(tuple(leaves), groups, jitter, SINGLE_PROCESS, True)
     torch.testing.assert_close(value, wanted, rtol=1e-11, atol=0.0)
     assert (groups.used is not None) == (shared and (sizes[0] == 1 or sizes[3] > 200))  # a triangle
     assert compiled_bound(*arguments(leaves, groups, jitter), wanted=False) == (value, ())  # to the last digit
@@ -154,4 +154,4 @@ def test_training_keeps_a_distance_from_the_limit_of_rounding(shared):
     with strict_rounding(), pytest.raises(NumericalError, match="so ill-conditioned"):
         compiled_bound(*given)
     with strict_rounding(), torch.no_grad(), pytest.raises(NumericalError, match="so ill-conditioned"):
-        rbf_bound._evaluate(tuple(leaves), groups, 1e-13, ALONE, True)
+        rbf_bound._evaluate(tuple(leaves), groups, 1e-13, SINGLE_PROCESS, True)

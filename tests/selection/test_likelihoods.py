@@ -23,7 +23,7 @@ from pyro_vgpds.likelihoods import (
     register_likelihood,
 )
 from pyro_vgpds.prediction import GaussianPrediction
-from pyro_vgpds.prediction.pool import MixturePrediction, spread_probability
+from pyro_vgpds.prediction.mixture_prediction import MixturePrediction, spread_probability
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.comparison import ENSEMBLE
 from pyro_vgpds.selection.configuration import read_settings

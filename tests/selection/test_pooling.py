@@ -11,7 +11,7 @@ from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.splits import HeldOut
 from pyro_vgpds.likelihoods import NegativeBinomial
 from pyro_vgpds.prediction import Calibration, Combination
-from pyro_vgpds.prediction.pool import MixturePrediction
+from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.selection import Configuration, Report
 from pyro_vgpds.selection.distributions import covered, predict_distribution
 from pyro_vgpds.selection.pooling import pool, pool_weights

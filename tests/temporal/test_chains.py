@@ -96,9 +96,11 @@ def test_tiles_are_the_chains_and_the_scans(regular):
     kernel = (Bias(0.3) + Periodic(1.0, 1.0 + own, 0.7, accuracy=1e-4) * Matern32(1.0, own))()
     t = torch.arange(n) * 0.1 if regular else torch.rand(n).sort().values * 5
     covariance = MarkovCovariance(kernel, Times(t, [40, 20]), None)
-    assert (covariance.forms.a.shape[-3] == n) != regular
-    a, q = (x.detach() for x in (covariance.forms.a, covariance.forms.q))
-    layout = Layout(covariance.forms.h, covariance.forms.step, torch.tensor([0, 1, 1]), covariance.forms.blocks)
+    assert (covariance.state_space.a.shape[-3] == n) != regular
+    a, q = (x.detach() for x in (covariance.state_space.a, covariance.state_space.q))
+    layout = Layout(
+        covariance.state_space.h, covariance.state_space.step, torch.tensor([0, 1, 1]), covariance.state_space.blocks
+    )
     assert tiles.fits(layout.blocks)
     lam, eta, g = torch.rand(3, n) * 10, torch.randn(3, n), torch.randn(3, n)
     results = []

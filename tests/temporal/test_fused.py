@@ -65,7 +65,7 @@ def results(kernel, times, structure, latent_dim=Q):
 
 def is_fast(kernel, times, structure):
     covariance = TemporalGP(kernel(), times, Q, structure=structure).covariance
-    node = covariance.forms.a.grad_fn if structure == "markov" else covariance.blocks[0].grad_fn
+    node = covariance.state_space.a.grad_fn if structure == "markov" else covariance.blocks[0].grad_fn
     return type(node).__name__ in ("_TransitionsBackward", "_BlocksBackward")
 
 
@@ -152,12 +152,12 @@ def test_the_graph_is_that_of_the_prior():
     q = OpperArchambeau.from_natural(prior, eta, lam)
     assert q.mean.requires_grad  # through η
     assert not prior.variance.requires_grad
-    assert not prior.covariance.forms.a.requires_grad
+    assert not prior.covariance.state_space.a.requires_grad
     prior = TemporalGP(kernel(), times, Q, structure="markov")
     with torch.no_grad():
-        assert not prior.covariance.forms.a.requires_grad
+        assert not prior.covariance.state_space.a.requires_grad
         variance = prior.variance
-    assert prior.covariance.forms.a.requires_grad  # although it was first read without gradients
+    assert prior.covariance.state_space.a.requires_grad  # although it was first read without gradients
     assert prior.variance.requires_grad
     close(prior.variance.detach(), variance, 1e-14)
 
@@ -165,8 +165,8 @@ def test_the_graph_is_that_of_the_prior():
 def test_what_depends_on_times_alone_is_made_once():
     kernel, times = make("cycle"), times_of(True)
     first, second = (TemporalGP(kernel(), times, Q, structure="markov").covariance for _ in range(2))
-    assert first.forms.h is second.forms.h
-    assert first.forms.step is second.forms.step
+    assert first.state_space.h is second.state_space.h
+    assert first.state_space.step is second.state_space.step
 
 
 @pytest.mark.parametrize("threads", [1, 3])

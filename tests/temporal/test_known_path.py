@@ -110,13 +110,13 @@ def test_a_variance_below_zero_has_no_gradient():
     path, _, _ = paths(Matern32(some(), 0.7) + Bias(0.1), Times(torch.arange(5.0)))
     path._memory[0][: Q * 5].view(Q, 5)[:, 2] = -1e-12  # the variances without white noise
     d_mean, d_variance = torch.zeros_like(path.mean), torch.zeros_like(path.mean)
-    exponents = [x for x in path._exponents if x is not None]
+    log_parameters = [x for x in path._log_parameters if x is not None]
 
     def found(d_variance):
-        for exponent in exponents:
-            exponent.grad = None
+        for log_parameter in log_parameters:
+            log_parameter.grad = None
         path.add_gradients(d_mean, d_variance)
-        return torch.cat([exponent.grad.flatten() for exponent in exponents])
+        return torch.cat([log_parameter.grad.flatten() for log_parameter in log_parameters])
 
     without = found(d_variance)
     d_variance[2] = 7.0

@@ -6,8 +6,8 @@ import torch
 from problems import make_data
 
 from pyro_vgpds import SequenceDataset
-from pyro_vgpds.team import Team
-from pyro_vgpds.training.parts import regrouped
+from pyro_vgpds.communication import Communicator
+from pyro_vgpds.training.checkpoint_parts import regrouped
 
 LENGTHS, FRAMES = (3, 2, 4, 1, 5), [5, 10]  # two processes, with two and three sequences
 
@@ -26,8 +26,8 @@ OWNS = [kept([1, 0], 1, [3, 4], 1), kept([2, 0, 1], 1, [5, 6, 7, 8, 9, 0, 1, 2, 
 def of_process(rank, size, first, lengths, offset):
     """The dataset of one process."""
     data = SequenceDataset(make_data(lengths))
-    data.team = Team()
-    data.team.rank, data.team.size = rank, size
+    data.communicator = Communicator()
+    data.communicator.rank, data.communicator.size = rank, size
     data.total_sequences, data.first_sequence, data.offset = len(LENGTHS), first, offset
     return data
 

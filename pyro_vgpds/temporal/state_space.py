@@ -14,10 +14,17 @@ from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.fused import Frames, frames_of, time_steps, transitions
 
-__all__ = ["Forms", "make_forms", "read_fast"]
+__all__ = ["CompiledKernel", "StateSpaceForm", "make_state_space", "read_compiled"]
 
 
-class Forms(NamedTuple):
+class CompiledKernel(NamedTuple):
+    """A kernel whose state-space form compiled code computes."""
+
+    frames: Frames  #: the frames of its program
+    tensors: list[Tensor]  #: its parameters
+
+
+class StateSpaceForm(NamedTuple):
     """The state-space form at the times."""
 
     a: Tensor  #: (..., K, U, d, d)
@@ -28,15 +35,17 @@ class Forms(NamedTuple):
     white: Tensor  #: (..., N, K)
 
 
-def read_fast(found: ProgramOf | None, times: Times) -> tuple[Frames, list[Tensor]] | None:
-    """The frames and the parameters of a kernel whose form is compiled; None for others."""
+def read_compiled(found: ProgramOf | None, times: Times) -> CompiledKernel | None:
+    """A kernel whose form is compiled; None for others."""
     t = times.t
     if found is None or not found[0].sizes or t.dtype != torch.float64 or t.requires_grad:
         return None
     if not recursions.is_compiled(t):
         return None
     program, tensors = found
-    return frames_of(times, program), tensors if torch.is_grad_enabled() else [x.detach() for x in tensors]
+    return CompiledKernel(
+        frames_of(times, program), tensors if torch.is_grad_enabled() else [x.detach() for x in tensors]
+    )
 
 
 def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,18 +60,18 @@ def _transitions(kernel: KernelValue, times: Times) -> tuple[Tensor, Tensor, Ten
     return a, q, which
 
 
-def make_forms(kernel: KernelValue, times: Times, fast: tuple[Frames, list[Tensor]] | None) -> Forms:
+def make_state_space(kernel: KernelValue, times: Times, compiled: CompiledKernel | None) -> StateSpaceForm:
     """The state-space form."""
     t = times.t.double()
     white = kernel.white(t)
     white = white.double().mT if isinstance(white, Tensor) else t.new_zeros(1, 1)
-    if fast is not None:
-        frames, tensors = fast
-        return Forms(*transitions(frames, tensors), frames.step, frames.h, frames.blocks, white)
+    if compiled is not None:
+        frames, tensors = compiled
+        return StateSpaceForm(*transitions(frames, tensors), frames.step, frames.h, frames.blocks, white)
     h = kernel.observation_model(t)
     if h.requires_grad:
         raise ValueError(
             "observation_model must not depend on parameters or on times that require a gradient. Put scales into "
             "stationary_covariance, or use structure='dense'."
         )
-    return Forms(*_transitions(kernel, times), h, tuple(kernel.state_blocks()), white)
+    return StateSpaceForm(*_transitions(kernel, times), h, tuple(kernel.state_blocks()), white)

@@ -4,8 +4,7 @@
 Each operation begins with a round in which every process reports whether it has failed. A process that failed takes
 part in that round only, whichever operation the others are in, and then all of them raise an error: no process waits
 for one that has ended, and steps that one process has to undo are undone by all. In sums over the processes of one
-machine (:mod:`~pyro_vgpds.team.sums`) and over few processes (:mod:`~pyro_vgpds.team.sums`) the round and
-the sum are one operation.
+machine and over few processes (:mod:`~pyro_vgpds.communication.sums`) the round and the sum are one operation.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pyro_vgpds.communication.sums import FEW, SharedSums, exchange
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.team.sums import FEW, SharedSums, exchange
 
-__all__ = ["ALONE", "ProcessError", "ProcessTeam", "Team", "announced"]
+__all__ = ["SINGLE_PROCESS", "Communicator", "GroupCommunicator", "ProcessError", "collective"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +45,7 @@ class ProcessError(RuntimeError):
     """
 
 
-class Team:
+class Communicator:
     """The processes that have data together: one alone, for which all operations are trivial.
 
     :ivar rank: number of this process, from 0.
@@ -59,7 +58,7 @@ class Team:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank={self.rank}, size={self.size})"
 
-    def __deepcopy__(self, memo: object) -> Team:
+    def __deepcopy__(self, memo: object) -> Communicator:
         return self
 
     def check(self, error: Exception | None = None) -> None:
@@ -68,31 +67,31 @@ class Team:
             raise error
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """A block whose errors the other processes hear of, instead of waiting for this one."""
+    def sharing_errors(self) -> Iterator[None]:
+        """A block whose errors are raised in the other processes, too, instead of letting them wait for this one."""
         yield
 
-    def total(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of a tensor, of the same shape everywhere, over the processes; the same bits on each of them."""
         return x
 
-    def largest(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         """The largest of each number over the processes, which have as many."""
         return [float(number) for number in numbers]
 
     def any(self, flag: bool) -> bool:
         """Whether the flag of some process is set."""
-        return bool(self.largest([flag])[0])
+        return bool(self.all_reduce_max([flag])[0])
 
-    def gather(self, value: object) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         """The values of all processes, in their order: numbers, text, lists and dictionaries."""
         return [value]
 
-    def rows(self, x: Tensor) -> Tensor:
+    def all_gather_rows(self, x: Tensor) -> Tensor:
         """The rows (n, ...) of all processes, one after the other, in every process; n may differ."""
         return x
 
-    def rows_of_first(self, x: Tensor) -> Tensor | None:
+    def gather_rows(self, x: Tensor) -> Tensor | None:
         """The same in the first process; None in the others."""
         return x
 
@@ -100,15 +99,15 @@ class Team:
         """The tensor of the first process, of the same shape everywhere."""
         return x
 
-    def agree(self, what: str, value: object, hint: str) -> None:
+    def check_equal(self, what: str, value: object, hint: str) -> None:
         """Raise a ProcessError in all processes if they have different values of ``what``, with a hint what to do."""
-        values = self.gather(value)
+        values = self.all_gather(value)
         if any(other != values[0] for other in values):
             shown = "; ".join(f"process {i} has {other!r:.80}" for i, other in enumerate(values))
             raise ProcessError(f"{what} must be the same in all processes, but {shown}. {hint}")
 
 
-class ProcessTeam(Team):
+class GroupCommunicator(Communicator):
     """The processes of a ``torch.distributed`` group.
 
     :ivar numbers: how many numbers this process has given to sums, for measurements.
@@ -119,17 +118,17 @@ class ProcessTeam(Team):
         nccl = "nccl" in str(dist.get_backend(group))
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
         self.numbers = 0
-        self._told: Exception | None = None  # the last error that all processes know
+        self._known_error: Exception | None = None  # the last error that all processes know
         self._lost = False
         self._exchanges = self.size <= FEW and not nccl
         self._shared = None if nccl else SharedSums.open(self.rank, self._texts, _timeout(group))
 
     def check(self, error: Exception | None = None) -> None:
-        if error is not None and (error is self._told or self._lost):
+        if error is not None and (error is self._known_error or self._lost):
             raise error
-        self._total(torch.zeros(0, dtype=torch.float64), error)
+        self._sum(torch.zeros(0, dtype=torch.float64), error)
 
-    def _total(self, terms: Tensor, error: Exception | None = None) -> Tensor:
+    def _sum(self, terms: Tensor, error: Exception | None = None) -> Tensor:
         """The sum of a vector of float64, unless a process has an error."""
         code = _FINE if error is None else _NUMERICAL if isinstance(error, NumericalError) else _FAILED
         if self._shared is not None:
@@ -148,42 +147,42 @@ class ProcessTeam(Team):
         if error is None or (worst == _FAILED and code == _NUMERICAL):
             shown = "; ".join(f"process {i} of {self.size}: {text}" for i, text in enumerate(texts) if text)
             error = NumericalError(shown) if worst == _NUMERICAL else ProcessError(f"another process failed. {shown}")
-        self._told = error
+        self._known_error = error
         raise error
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def sharing_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             self.check(error)
             raise
 
-    def total(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         self.numbers += x.numel()
-        return self._total(x.detach().to(self.device, torch.float64).flatten()).view(x.shape).to(x)
+        return self._sum(x.detach().to(self.device, torch.float64).flatten()).view(x.shape).to(x)
 
     def any(self, flag: bool) -> bool:
-        return float(self._total(torch.tensor([flag], dtype=torch.float64))) > 0.0
+        return float(self._sum(torch.tensor([flag], dtype=torch.float64))) > 0.0
 
-    def largest(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         self.check()
         return self._reduced(torch.tensor(numbers, dtype=torch.float64), dist.ReduceOp.MAX).tolist()
 
-    def gather(self, value: object) -> list[Any]:
+    def all_gather(self, value: object) -> list[Any]:
         self.check()
         return [json.loads(text) for text in self._texts(json.dumps(value))]
 
-    def rows(self, x: Tensor) -> Tensor:
-        counts = [int(n) for n in self.gather(len(x))]
+    def all_gather_rows(self, x: Tensor) -> Tensor:
+        counts = [int(n) for n in self.all_gather(len(x))]
         padded = x.new_zeros((max(counts), *x.shape[1:]), device=self.device)
         padded[: len(x)] = x.detach()
         parts = [torch.empty_like(padded) for _ in counts]
         self._call(dist.all_gather, parts, padded)
         return torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)]).to(x.device)
 
-    def rows_of_first(self, x: Tensor) -> Tensor | None:
-        counts = [int(n) for n in self.gather(len(x))]
+    def gather_rows(self, x: Tensor) -> Tensor | None:
+        counts = [int(n) for n in self.all_gather(len(x))]
         if self.rank:
             self._call(dist.send, x.detach().to(self.device).contiguous(), dst=self._global(0))
             return None
@@ -243,17 +242,17 @@ def _timeout(group: dist.ProcessGroup | None) -> float:
     return float(chosen._get_backend(torch.device("cpu")).options._timeout.total_seconds())
 
 
-ALONE = Team()
+SINGLE_PROCESS = Communicator()
 
 
-def announced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose errors the other processes hear of, if an argument is data that they have together."""
+def collective(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that all processes call, if an argument is data that they have together; they share its errors."""
 
     @functools.wraps(function)
     def run(*args: P.args, **options: P.kwargs) -> R:
-        teams = (getattr(x, "team", None) for x in (*args, *options.values()))
-        team = next((team for team in teams if isinstance(team, Team)), ALONE)
-        with team.together():
+        found = (getattr(x, "communicator", None) for x in (*args, *options.values()))
+        communicator = next((one for one in found if isinstance(one, Communicator)), SINGLE_PROCESS)
+        with communicator.sharing_errors():
             return function(*args, **options)
 
     return run

@@ -20,46 +20,50 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyro_vgpds.communication import Communicator
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.team import Team
 from pyro_vgpds.types import Context
 
 __all__ = ["sum_parts", "sum_psi", "total_parts"]
 
 
-def sum_psi(psi: Psi, team: Team, different: bool = False) -> Psi:
+def sum_psi(psi: Psi, communicator: Communicator, different: bool = False) -> Psi:
     """The statistics of the frames of all processes. Gradients are right for a loss that is 1/K of a function of them;
     if the functions are ``different``, the gradients of the processes are summed.
     """
-    return psi if team.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, team, different))
+    return psi if communicator.size == 1 else Psi(*sum_parts(psi.psi0, psi.psi1_y, psi.psi2, communicator, different))
 
 
 def sum_parts(
-    values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool = False
+    values: Tensor, columns: Tensor, matrices: Tensor, communicator: Communicator, different: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As :func:`sum_psi`, of three tensors in one operation; of symmetric matrices (..., M, M), half is sent."""
-    return _Sum.apply(values, columns, matrices, team, different)
+    return _Sum.apply(values, columns, matrices, communicator, different)
 
 
 class _SumContext(Context):
-    team: Team
+    communicator: Communicator
     different: bool
 
 
-def total_parts(values: Tensor, columns: Tensor, matrices: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+def total_parts(
+    values: Tensor, columns: Tensor, matrices: Tensor, communicator: Communicator
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same without gradients. Parameters as in :func:`sum_parts`; matrices may also be panels (C, S)."""
     if matrices.dim() == 2:
-        first, second, panels = _total(values, columns, matrices, team)
+        first, second, panels = _total(values, columns, matrices, communicator)
         return first, second, panels.clone()
     half_of, whole_of = _triangle(matrices.shape[-1], matrices.device)
     half = matrices.flatten(-2).gather(-1, half_of.expand(*matrices.shape[:-2], -1))
-    first, second, half = _total(values, columns, half, team)
+    first, second, half = _total(values, columns, half, communicator)
     return first, second, half.gather(-1, whole_of.expand(*matrices.shape[:-2], -1)).view_as(matrices)
 
 
-def _total(values: Tensor, columns: Tensor, packed: Tensor, team: Team) -> tuple[Tensor, Tensor, Tensor]:
+def _total(
+    values: Tensor, columns: Tensor, packed: Tensor, communicator: Communicator
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over the processes of three tensors, the last one a view of what was received."""
-    flat = team.total(torch.cat([values.flatten(), columns.flatten(), packed.flatten()]))
+    flat = communicator.all_reduce(torch.cat([values.flatten(), columns.flatten(), packed.flatten()]))
     sums = flat.split([values.numel(), columns.numel(), packed.numel()])
     return sums[0].view_as(values).clone(), sums[1].view_as(columns).clone(), sums[2].view_as(packed)
 
@@ -78,15 +82,15 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, team: Team, different: bool
+        ctx: _SumContext, values: Tensor, columns: Tensor, matrices: Tensor, communicator: Communicator, different: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.team, ctx.different = team, different
-        return total_parts(values, columns, matrices, team)
+        ctx.communicator, ctx.different = communicator, different
+        return total_parts(values, columns, matrices, communicator)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _SumContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.different:
             values, columns, matrices = grads
-            return (*total_parts(values, columns, 0.5 * (matrices + matrices.mT), ctx.team), None, None)
-        return (*(ctx.team.size * grad for grad in grads), None, None)
+            return (*total_parts(values, columns, 0.5 * (matrices + matrices.mT), ctx.communicator), None, None)
+        return (*(ctx.communicator.size * grad for grad in grads), None, None)

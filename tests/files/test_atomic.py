@@ -18,8 +18,8 @@ import torch
 
 from pyro_vgpds.cli import main
 from pyro_vgpds.files import write_film, write_table
+from pyro_vgpds.files.atomic import atomic_write, temporary_path
 from pyro_vgpds.files.container import read_file, write_file
-from pyro_vgpds.files.places import placed, temporary_path
 from pyro_vgpds.plotting.pages import Chapter, save_page
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written(name):
 
 
 def test_a_missing_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"), placed(tmp_path / "nowhere" / "a.csv") as part:
+    with pytest.raises(FileNotFoundError, match="nowhere"), atomic_write(tmp_path / "nowhere" / "a.csv") as part:
         part.write_text("a")
 
 

@@ -34,7 +34,7 @@ class MixturePrediction(Outputs):
         for continuous outputs. Default: 1, the mixture itself.
 
     >>> import torch
-    >>> from pyro_vgpds.prediction.pool import MixturePrediction
+    >>> from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
     >>> parts = [post.forecast([2.6], sequence=s) for s in (0, 1)]
     >>> mixed = MixturePrediction(parts, torch.tensor([0.5, 0.5]).double())
     >>> torch.allclose(mixed.mean, (parts[0].mean + parts[1].mean) / 2)

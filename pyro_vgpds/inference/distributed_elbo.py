@@ -23,15 +23,15 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator, ProcessError
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.parameters import parameters_of
-from pyro_vgpds.team import ALONE, ProcessError, Team
 
 __all__ = [
-    "IndependentWarning", "check_same", "column_team_of", "independent", "joint_gradients", "joint_loss",
-    "refuse_wrapped", "shared_tensors", "team_of", "warn_if_alone",
+    "IndependentWarning", "check_same", "column_communicator_of", "communicator_of", "distributed_gradients",
+    "distributed_loss", "independent", "refuse_wrapped", "shared_tensors", "warn_if_alone",
 ]  # fmt: skip
 
 _independent = ContextVar("_independent", default=False)
@@ -74,16 +74,17 @@ def independent() -> Iterator[None]:
         _independent.reset(token)
 
 
-def team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
+def communicator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Communicator:
     """The processes that have the data together which a model is called with."""
     return next(
-        (x.team for x in (*args, *kwargs.values()) if isinstance(x, (Sequences, Batch, SequenceDataset))), ALONE
+        (x.communicator for x in (*args, *kwargs.values()) if isinstance(x, (Sequences, Batch, SequenceDataset))),
+        SINGLE_PROCESS,
     )
 
 
-def column_team_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Team:
+def column_communicator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Communicator:
     """The processes that have the same frames of the data which a model is called with, and other columns."""
-    return next((x.column_team for x in (*args, *kwargs.values()) if isinstance(x, Sequences)), ALONE)
+    return next((x.column_communicator for x in (*args, *kwargs.values()) if isinstance(x, Sequences)), SINGLE_PROCESS)
 
 
 def refuse_wrapped() -> None:
@@ -105,19 +106,19 @@ def warn_if_alone() -> None:
     )
 
 
-def joint_loss(team: Team, guide: object, evaluate: Callable[[], float]) -> float:
+def distributed_loss(communicator: Communicator, guide: object, evaluate: Callable[[], float]) -> float:
     """The loss of all processes, of which ``evaluate`` computes the part of this one.
 
     :raises NumericalError: if one of the processes has one.
     """
-    with team.together():
-        _begin(team, guide)
+    with communicator.sharing_errors():
+        _begin(communicator, guide)
         loss = evaluate()
-    return float(team.total(torch.tensor([loss], dtype=torch.float64)))
+    return float(communicator.all_reduce(torch.tensor([loss], dtype=torch.float64)))
 
 
-def joint_gradients(
-    team: Team,
+def distributed_gradients(
+    communicator: Communicator,
     model: object,
     guide: object,
     evaluate: Callable[[], float],
@@ -131,8 +132,8 @@ def joint_gradients(
     :param same_frames: whether all processes have the same frames, and so the parameters of q(X).
     :raises NumericalError: if one of the processes has one.
     """
-    with team.together():
-        _begin(team, guide)
+    with communicator.sharing_errors():
+        _begin(communicator, guide)
         before = _taken_gradients(model, guide)
         capture = poutine.trace(param_only=True)
         with capture if traced else nullcontext():
@@ -144,8 +145,8 @@ def joint_gradients(
         first = torch.tensor([loss, len(shared)], dtype=torch.float64)
         gradients = [gradient for _, gradient in shared]
         flat = torch.cat([first.to(gradients[0].device) if gradients else first, *gradients])
-    total = team.total(flat)
-    if float(total[1]) != team.size * len(shared):
+    total = communicator.all_reduce(flat)
+    if float(total[1]) != communicator.size * len(shared):
         raise ProcessError(f"the processes have different parameters. {_SAME}")
     sums = total[2:].split([len(gradient) for gradient in gradients])
     for (parameter, _), gradient in zip(shared, sums, strict=True):
@@ -173,13 +174,15 @@ def _shared(model: object, guide: object, trace: Trace | None, own: set[int]) ->
     return [parameter for key, parameter in found.items() if key not in own]
 
 
-def check_same(team: Team, model: object, guide: object, same_frames: bool = False) -> None:
+def check_same(communicator: Communicator, model: object, guide: object, same_frames: bool = False) -> None:
     """Raise a ProcessError in all processes if parameters or buffers differ, except those of their own frames."""
-    with team.together():
+    with communicator.sharing_errors():
         named = dict(shared_tensors(model, guide, same_frames))
-        team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, _SAME)
+        communicator.check_equal(
+            "the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, _SAME
+        )
         sums = {name: float(value.double().sum()).hex() for name, value in named.items()}
-        every = team.gather(sums)
+        every = communicator.all_gather(sums)
         differing = [name for name in sums if any(other[name] != every[0][name] for other in every)]
         if differing:
             raise ProcessError(f"{', '.join(differing[:5])} must be the same in all processes, but differ. {_SAME}")
@@ -197,14 +200,14 @@ def shared_tensors(model: object, guide: object, same_frames: bool = False) -> I
                     yield f"{part}.{name}", value.detach()
 
 
-def _begin(team: Team, guide: object) -> None:
+def _begin(communicator: Communicator, guide: object) -> None:
     if not hasattr(guide, "frame_parameters"):
         raise TypeError(
             "training by several processes needs an AutoOpperArchambeau, AmortizedOpperArchambeau or AutoExplicit, "
             f"which know the parameters of each frame, but got {type(guide).__name__}."
         )
     if getattr(guide, "has_random_parameters", False):  # the same draws in all processes
-        torch.set_rng_state(team.broadcast(torch.get_rng_state()))
+        torch.set_rng_state(communicator.broadcast(torch.get_rng_state()))
 
 
 def _taken_gradients(model: object, guide: object) -> list[tuple[Tensor, Tensor]]:

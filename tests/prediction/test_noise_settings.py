@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of predictions: what they mean, and that the chosen ones are no worse than those of training."""
+"""NoiseSettings of predictions: what they mean, and that the chosen ones are no worse than those of training."""
 
 import math
 
@@ -13,8 +13,8 @@ from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.kernels import RBF
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.prediction import settings
-from pyro_vgpds.prediction.settings import TRAINED, Settings, apply_settings, choose_settings
+from pyro_vgpds.prediction import noise_settings
+from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_settings, choose_settings
 
 
 def make_posterior(data, **options):
@@ -27,26 +27,26 @@ def test_kernels_of_residuals():
     lag = (t[:, None] - t).abs()
     eye = torch.eye(3)
     assert TRAINED.kernel() is None
-    drift = Settings(residual=(0.6, 2.0)).kernel()().gram(t)[0]
+    drift = NoiseSettings(residual=(0.6, 2.0)).kernel()().gram(t)[0]
     torch.testing.assert_close(drift, 0.6 * torch.exp(-lag / 2.0) + 0.4 * eye)
-    smooth = Settings(residual=(0.6, 2.0), smooth=True).kernel()().gram(t)[0]
+    smooth = NoiseSettings(residual=(0.6, 2.0), smooth=True).kernel()().gram(t)[0]
     d = math.sqrt(3.0) * lag / 2.0
     torch.testing.assert_close(smooth, 0.6 * (1.0 + d) * torch.exp(-d) + 0.4 * eye)
-    offset = Settings(residual=(0.5, math.inf)).kernel()().gram(t)[0]
+    offset = NoiseSettings(residual=(0.5, math.inf)).kernel()().gram(t)[0]
     torch.testing.assert_close(offset, torch.full((3, 3), 0.5) + 0.5 * eye)
 
 
 def test_settings_are_those_of_a_posterior_made_by_hand():
     posterior = make_posterior(make_data((14, 9), missing=0.1))
     assert apply_settings(posterior, TRAINED) is posterior
-    found = apply_settings(posterior, Settings(noise=2.0, residual=(0.5, 0.8)))
+    found = apply_settings(posterior, NoiseSettings(noise=2.0, residual=(0.5, 0.8)))
     noise = 2.0 * (posterior.noise_variance + posterior.residual_variance())
     by_hand = Posterior(
         posterior.origin.model,
         posterior.origin.guide,
         posterior.data,
         noise_variance=noise,
-        residual=Settings(residual=(0.5, 0.8)).kernel(),
+        residual=NoiseSettings(residual=(0.5, 0.8)).kernel(),
     )
     torch.testing.assert_close(found.noise_variance, noise)
     for a, b in ((found.impute(), by_hand.impute()), (found.forecast([3.1], 0), by_hand.forecast([3.1], 0))):
@@ -102,19 +102,19 @@ def test_settings_that_fail_are_not_chosen(monkeypatch):
     data = make_data((30, 25))
     split = hold_out(data, "reconstruct")
     posterior = make_posterior(split.train)
-    original = settings.apply_settings
+    original = noise_settings.apply_settings
 
     def fail(some, which):
         if which != TRAINED:
             raise NumericalError("not positive definite")
         return original(some, which)
 
-    monkeypatch.setattr(settings, "apply_settings", fail)
+    monkeypatch.setattr(noise_settings, "apply_settings", fail)
     assert choose_settings(posterior, split)[0] == TRAINED
 
     def always(some, which):
         raise NumericalError("not positive definite")
 
-    monkeypatch.setattr(settings, "apply_settings", always)
+    monkeypatch.setattr(noise_settings, "apply_settings", always)
     with pytest.raises(NumericalError, match="not positive definite"):
         choose_settings(posterior, split)

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pyro_vgpds.communication import ProcessError
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.files.container import FileFormatError
-from pyro_vgpds.team import ProcessError
 from pyro_vgpds.training.settings import ResumeError
 
 __all__ = ["check_parts", "part_file", "part_name", "regrouped", "remove_old_parts", "split_rows", "unpack_parts"]
@@ -83,7 +83,7 @@ def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader)
         rest, names, frames = content, content["parts"], content.get("frames", [])
         if not _are_parts(names, frames):
             raise FileFormatError(f"{path} is not a checkpoint of fit: it has other parts, {names!r:.80}.")
-    elif data.frame_team.size == 1:
+    elif data.frame_communicator.size == 1:
         return content
     else:  # of one process
         if "frame_tensors" not in content:
@@ -100,7 +100,7 @@ def unpack_parts(path: Path, content: dict[str, Any], data: _Data, read: Reader)
             f"Cannot resume: the checkpoint has {sum(frames)} frames, but the data have {total_frames(data)}."
         )
     found: dict[str, list[list[Tensor]]] = {name: [[] for _ in content["frame_tensors"]] for name in _LISTS}
-    now, begin, owns = data.frame_team.gather(data.num_frames), 0, []
+    now, begin, owns = data.frame_communicator.all_gather(data.num_frames), 0, []
     for name, count in zip(names, frames, strict=True):
         low, high = max(first, begin), min(stop, begin + count)
         if low < high or ("batches" in rest["loop"] and now != frames):  # of batches, what each process visited
@@ -181,8 +181,8 @@ def regrouped(owns: list[dict[str, Any]], frames: list[int], data: SequenceDatas
         )
     generator = torch.Generator()
     generator.set_state(owns[0]["generator"])
-    seeds = torch.randint(1 << 62, (data.team.size,), generator=generator)  # another one for each process
-    generator.manual_seed(int(seeds[data.team.rank]))
+    seeds = torch.randint(1 << 62, (data.communicator.size,), generator=generator)  # another one for each process
+    generator.manual_seed(int(seeds[data.communicator.rank]))
     mine = _visited(owns)[data.first_sequence :][: data.num_sequences]
     order = torch.randperm(data.num_sequences, generator=generator)
     order = order[(~mine[order]).to(torch.uint8).argsort(stable=True)]

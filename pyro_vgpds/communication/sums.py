@@ -157,7 +157,7 @@ class SharedSums:
         return None
 
     def exchange(self, terms: Tensor, report: int) -> tuple[list[int], Tensor]:
-        """As :func:`~pyro_vgpds.team.sums.exchange`: the reports, and if all are zero the sum.
+        """As :func:`~pyro_vgpds.communication.sums.exchange`: the reports, and if all are zero the sum.
 
         :raises RuntimeError: if a process has ended or does not answer, or if the lengths differ.
         """

@@ -26,7 +26,7 @@ from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.training.checkpoints import read_checkpoint, write_checkpoint
 
-__all__ = ["can_fork", "in_processes"]
+__all__ = ["can_fork", "run_forked"]
 
 
 def can_fork() -> bool:
@@ -34,7 +34,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
-def in_processes(jobs: Sequence[Callable[[], Any]], processes: int) -> Iterator[tuple[int, Any]]:
+def run_forked(jobs: Sequence[Callable[[], Any]], processes: int) -> Iterator[tuple[int, Any]]:
     """The number and the result of each job, in the order in which they end.
 
     :param jobs: functions; their results are nestings of numbers, strings, lists, dictionaries and tensors.

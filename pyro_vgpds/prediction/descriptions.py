@@ -25,8 +25,8 @@ from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.member import Member
-from pyro_vgpds.prediction.mixture import PosteriorMixture
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
 
 __all__ = [
     "build_ensemble", "build_mixture", "build_posterior", "describe_ensemble", "describe_mixture",

@@ -12,15 +12,15 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
 from pyro_vgpds.compiled import chunks, loop_threads
 from pyro_vgpds.evaluation import cross_validate
 from pyro_vgpds.selection import Configuration
-from pyro_vgpds.training import processes
-from pyro_vgpds.training.processes import can_fork, in_processes
+from pyro_vgpds.training import forking
+from pyro_vgpds.training.forking import can_fork, run_forked
 
 needs_fork = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux only")
 pytestmark = pytest.mark.long
 
 
 def jobs(*functions):
-    return sorted(in_processes(functions, 2))
+    return sorted(run_forked(functions, 2))
 
 
 @needs_fork
@@ -60,7 +60,7 @@ def test_processes_end_with_the_iterator(tmp_path):
         (tmp_path / str(os.getpid())).touch()
         time.sleep(60)
 
-    results = in_processes([lambda: 1, slow, slow], 3)
+    results = run_forked([lambda: 1, slow, slow], 3)
     assert next(results) == (0, 1)
     results.close()
     for pid in map(int, os.listdir(tmp_path)):
@@ -72,7 +72,7 @@ def test_processes_end_with_the_iterator(tmp_path):
 def test_one_thread_for_compiled_loops():
     with loop_threads(4):
         assert len(chunks(100, 1, float("inf"))) == 4
-        results = in_processes([lambda: len(chunks(100, 1, float("inf")))] * 2, 2)
+        results = run_forked([lambda: len(chunks(100, 1, float("inf")))] * 2, 2)
         assert sorted(results) == [(0, 1), (1, 1)]
 
 
@@ -119,7 +119,7 @@ def test_restarts_are_the_same_in_processes(monkeypatch):
     assert found.bound == expected.bound
     assert [record.bound for record in found.history] == [record.bound for record in expected.history]
     assert all(map(torch.equal, own, values))
-    monkeypatch.setattr(processes, "can_fork", lambda: False)
+    monkeypatch.setattr(forking, "can_fork", lambda: False)
     monkeypatch.setattr("pyro_vgpds.training.restarts.can_fork", lambda: False)
     assert run(3)[0].bound == expected.bound
     model = VGPDS.from_data(data, 2, 8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks when a model meets data: the unit of time of its kernels, and parameters that another model left behind."""
+"""Checks of a model against its data: the unit of time of its kernels, and parameters that another model left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pyro_vgpds.data.dates import format_duration
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Kernel
 
-__all__ = ["TimeScaleWarning", "check_dated", "check_time_scales", "outside", "warn_of_spreads", "warn_of_stored"]
+__all__ = [
+    "TimeScaleWarning", "check_dated", "check_time_scales", "user_stacklevel", "warn_of_spreads", "warn_of_stored",
+]  # fmt: skip
 
 # In units of the spacing: a shorter period has no meaning (up to rounding), and with a lengthscale of a quarter all
 # frames are almost independent.
@@ -101,10 +103,10 @@ def _warn(leaf: Kernel, name: str, step: float, span: float, dated: bool) -> Non
     if name in leaf.durations:
         hint = "Check the unit."
     text = f"{name}={value:g} of {type(leaf).__name__} {fault}. {hint}"
-    warnings.warn(text, TimeScaleWarning, stacklevel=outside())
+    warnings.warn(text, TimeScaleWarning, stacklevel=user_stacklevel())
 
 
-def outside() -> int:
+def user_stacklevel() -> int:
     """The ``stacklevel`` of a warning that shows the line outside of this package, such as that of ``from_data``."""
     package, level, frame = str(Path(__file__).parents[1]), 0, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(package):
@@ -127,7 +129,7 @@ def warn_of_spreads(data: Sequences) -> None:
             f"{float(scales[low]):.3g} of {names[low]} and {float(scales[high]):.3g} of {names[high]}. The model will "
             "learn the large ones only. Use scale_outputs=True, or other units.",
             UserWarning,
-            stacklevel=outside(),
+            stacklevel=user_stacklevel(),
         )
 
 
@@ -139,5 +141,5 @@ def warn_of_stored(name: str, own: Tensor) -> None:
             "Pyro's parameter store holds parameters of an earlier model, which this model will now use. "
             "Call pyro.clear_param_store() between models.",
             UserWarning,
-            stacklevel=outside(),
+            stacklevel=user_stacklevel(),
         )

@@ -23,7 +23,7 @@ from pyro_vgpds import (
     save_posterior,
 )
 from pyro_vgpds.data import MappedSequences
-from pyro_vgpds.inference.partial import PartialGuide
+from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.kernels import Bias, White
 from pyro_vgpds.mapping.remembered import joined_groups, remembered_psi
 from pyro_vgpds.mapping.sums import added_sums, frame_sums, removed_sums, rescaled_sums

@@ -15,7 +15,7 @@ from pyro_vgpds.data.parts import same_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.arguments import OneSequence
-from pyro_vgpds.prediction.pool import MixturePrediction
+from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import part_of

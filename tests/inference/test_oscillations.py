@@ -13,9 +13,9 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.baselines.counts import common_period
 from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.inference import rhythm, scales
+from pyro_vgpds.inference import oscillations, scales
+from pyro_vgpds.inference.oscillations import oscillates
 from pyro_vgpds.inference.pca import pca
-from pyro_vgpds.inference.rhythm import oscillates
 from pyro_vgpds.kernels import Bias, Cosine, Matern12, Matern32, White
 
 FRAMES, OUTPUTS = 90, 24
@@ -45,7 +45,7 @@ def test_slow_paths_do_not_oscillate_although_their_components_do(kernel):
     for seed in range(6):
         times, x = points(*mixed(kernel, seed))
         found.append(oscillates(times, x))
-        osc, plain = (path() + White(1e-2) + Bias(0.1) for path in (rhythm.oscillator, rhythm.smooth_path))
+        osc, plain = (path() + White(1e-2) + Bias(0.1) for path in (oscillations.oscillator, oscillations.smooth_path))
         unit = x / x.square().mean(0).sqrt()
         for chosen in (osc, plain):
             scales.choose_scales(chosen, times, unit, torch.ones(x.shape[1]))
@@ -75,9 +75,9 @@ def test_the_gain_is_that_of_dense_gaussians():
     known, new = x[a] - x[a].mean(0), x[b] - x[b].mean(0)
     values, vectors = torch.linalg.eigh(known.mT @ known / 45)
     values, vectors = values.flip(0), vectors.flip(1)
-    count = next(q for q in range(1, 21) if values[:q].sum() >= rhythm._VARIANCE * values.sum())
+    count = next(q for q in range(1, 21) if values[:q].sum() >= oscillations._VARIANCE * values.sum())
     total = 0.0
-    for path, sign in ((rhythm.oscillator(), 1.0), (rhythm.smooth_path(), -1.0)):
+    for path, sign in ((oscillations.oscillator(), 1.0), (oscillations.smooth_path(), -1.0)):
         kernel = path + White(1e-2) + Bias(0.1)
         unit = known @ vectors[:, :count] / values[:count].sqrt()
         scales.choose_scales(kernel, Times(t[a], [45]), unit, values[:count] / values.sum())
@@ -91,7 +91,7 @@ def test_the_gain_is_that_of_dense_gaussians():
             constant = 0.5 + 0.5 * math.log(2.0 * math.pi)
             total += sign * float(values[q] / values.sum()) * (float(density) / 45 + constant)
     with torch.no_grad():
-        assert rhythm._gain(t, x, a, b) == pytest.approx(total, abs=1e-8)
+        assert oscillations._gain(t, x, a, b) == pytest.approx(total, abs=1e-8)
 
 
 def test_the_default_kernel_of_a_single_sequence():
@@ -159,7 +159,7 @@ def test_counts_have_the_cycle_of_their_average(seed):
 def test_the_period_is_that_whose_harmonics_fit_best():
     t = torch.arange(70.0).double()  # 3.5 periods: the grid of the periodogram is coarse
     x = sum((torch.cos(2.0 * math.pi * k * t / 19.7 + k) / k for k in (1, 2, 3)), torch.zeros(70).double())
-    found, on_grid = rhythm.average_cycle(Times(t, [70]), x), scales.main_cycle(Times(t, [70]), x[:, None], 0.0)
+    found, on_grid = oscillations.average_cycle(Times(t, [70]), x), scales.main_cycle(Times(t, [70]), x[:, None], 0.0)
     assert found == pytest.approx(19.7, rel=0.002)
     assert abs(found - 19.7) < 0.4 * abs(on_grid - 19.7)
 
@@ -192,7 +192,7 @@ def test_what_one_half_predicts_of_the_other_against_least_squares():
         weights = np.linalg.lstsq(penalised, np.concatenate([x[known] - x[known].mean(), np.zeros(6)]), rcond=None)[0]
         error += np.square(x[new] - x[new].mean() - b @ weights).sum()
         total += np.square(x[new] - x[new].mean()).sum()
-    found = rhythm.predicted_share(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
+    found = oscillations.predicted_share(torch.from_numpy(t), torch.from_numpy(x)[:, None], 7.0)
     assert found == pytest.approx(1.0 - error / total, abs=1e-10)
     assert found > 0.5
 
@@ -211,23 +211,23 @@ def test_dates_have_the_periods_of_the_calendar(unit, step, frames, period):
     t = parse_duration(step) * np.arange(float(frames))
     x = wave(t, period * UNITS[unit])  # as if seasons came earlier or later by chance
     times = Times(torch.from_numpy(t), [frames])
-    assert rhythm.average_cycle(times, x, is_dated=True) == UNITS[unit]
-    assert rhythm.average_cycle(times, x) == pytest.approx(period * UNITS[unit], rel=0.01)
+    assert oscillations.average_cycle(times, x, is_dated=True) == UNITS[unit]
+    assert oscillations.average_cycle(times, x) == pytest.approx(period * UNITS[unit], rel=0.01)
 
 
 def test_two_years_of_dates_are_enough_for_a_year():
     t = UNITS["w"] * np.arange(104.0)
     x = wave(t, UNITS["y"])
-    assert rhythm.average_cycle(Times(torch.from_numpy(t), [104]), x, is_dated=True) == UNITS["y"]
-    assert rhythm.average_cycle(Times(torch.from_numpy(t), [104]), x) is None
+    assert oscillations.average_cycle(Times(torch.from_numpy(t), [104]), x, is_dated=True) == UNITS["y"]
+    assert oscillations.average_cycle(Times(torch.from_numpy(t), [104]), x) is None
     first = Times(torch.from_numpy(t[:90]), [90])
-    assert rhythm.average_cycle(first, x[:90], is_dated=True) is None
+    assert oscillations.average_cycle(first, x[:90], is_dated=True) is None
 
 
 def test_a_cycle_of_dates_that_is_not_in_the_calendar():
     t = UNITS["h"] * np.arange(24.0 * 20.0)
     tide = 24.84 * UNITS["h"]
-    found = rhythm.average_cycle(Times(torch.from_numpy(t), [len(t)]), wave(t, tide), is_dated=True)
+    found = oscillations.average_cycle(Times(torch.from_numpy(t), [len(t)]), wave(t, tide), is_dated=True)
     assert found == pytest.approx(tide, rel=0.002)
 
 
@@ -235,7 +235,7 @@ def test_few_paths_without_a_cycle_have_a_year():
     t, found = UNITS["w"] * torch.arange(157.0).double(), 0
     for seed in range(40):
         walk = torch.from_numpy(np.cumsum(np.random.default_rng(seed).standard_normal(157)))
-        found += rhythm.average_cycle(Times(t, [157]), walk, is_dated=True) is not None
+        found += oscillations.average_cycle(Times(t, [157]), walk, is_dated=True) is not None
     assert found <= 2
 
 
@@ -250,5 +250,5 @@ def test_dated_counts_have_the_cycle_of_the_year():
 
 def test_averages_in_which_no_cycle_can_be_seen():
     times = Times(torch.arange(40.0).double(), [40])
-    assert rhythm.average_cycle(times, torch.full((40,), torch.nan).double()) is None
-    assert rhythm.average_cycle(times, torch.ones(40).double()) is None
+    assert oscillations.average_cycle(times, torch.full((40,), torch.nan).double()) is None
+    assert oscillations.average_cycle(times, torch.ones(40).double()) is None

@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 from pyro_vgpds.checks import check_flags, check_number
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator, GroupCommunicator, ProcessError
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.column_shards import ColumnShard, share_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard, share_of
-from pyro_vgpds.team import ALONE, ProcessError, ProcessTeam, Team
 
 __all__ = ["join", "release_group", "shard", "share"]
 
@@ -121,12 +121,12 @@ def shard(data: Sequences, group: dist.ProcessGroup | None = None, *, columns: b
     True
     """
     check_flags(columns=columns)
-    team = _team(group)
-    with team.together():
+    communicator = _communicator(group)
+    with communicator.sharing_errors():
         own = _checked(data)
-        if team.size == 1:
+        if communicator.size == 1:
             return own
-        return share_columns(own, team) if columns else share_of(own, team)
+        return share_columns(own, communicator) if columns else share_of(own, communicator)
 
 
 @overload
@@ -159,27 +159,27 @@ def share(
     True
     """
     check_flags(columns=columns)
-    team = _team(group)
-    with team.together():
-        empty = [rank for rank, some in enumerate(team.gather(data is not None)) if not some]
-        if empty and team.size > 1:
+    communicator = _communicator(group)
+    with communicator.sharing_errors():
+        empty = [rank for rank, some in enumerate(communicator.all_gather(data is not None)) if not some]
+        if empty and communicator.size > 1:
             raise ProcessError(
-                f"each process needs one or more sequences, but process {empty[0]} of {team.size} has no data. Use "
-                "fewer processes, or distribute the sequences in another way."
+                f"each process needs one or more sequences, but process {empty[0]} of {communicator.size} has no "
+                "data. Use fewer processes, or distribute the sequences in another way."
             )
-        kinds = team.gather(isinstance(data, SequenceDataset))
+        kinds = communicator.all_gather(isinstance(data, SequenceDataset))
         if any(kind != kinds[0] for kind in kinds):
             raise ProcessError("data must be Sequences in all processes, or a SequenceDataset in all of them.")
         if isinstance(data, SequenceDataset):
             if columns:
                 raise ValueError("columns=True needs Sequences(t, y): batches are of sequences with all their columns.")
-            if data.team.size > 1:
+            if data.communicator.size > 1:
                 raise ValueError(_SHARED)
-            return data if team.size == 1 else data.shared_by(team)
+            return data if communicator.size == 1 else data.shared_by(communicator)
         own = _checked(data)
-        if team.size == 1:
+        if communicator.size == 1:
             return own
-        return ColumnShard(own, team) if columns else Shard(own, team)
+        return ColumnShard(own, communicator) if columns else Shard(own, communicator)
 
 
 def _checked(data: Sequences | None) -> Sequences:
@@ -190,9 +190,9 @@ def _checked(data: Sequences | None) -> Sequences:
     return data
 
 
-def _team(group: dist.ProcessGroup | None) -> Team:
+def _communicator(group: dist.ProcessGroup | None) -> Communicator:
     if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
         raise TypeError(f"group must be a group of torch.distributed or None, but got {group!r:.80}.")
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return ALONE
-    return ProcessTeam(group)
+        return SINGLE_PROCESS
+    return GroupCommunicator(group)

@@ -9,12 +9,12 @@ from typing import TypeVar
 import torch
 from pyro.distributions import TorchDistribution, constraints
 
-__all__ = ["Expandable"]
+__all__ = ["MatrixDistribution"]
 
-D = TypeVar("D", bound="Expandable")
+D = TypeVar("D", bound="MatrixDistribution")
 
 
-class Expandable(TorchDistribution):
+class MatrixDistribution(TorchDistribution):
     """A distribution of real matrices whose batch shape is independent of the shapes of its tensors."""
 
     arg_constraints: dict[str, constraints.Constraint] = {}

@@ -9,7 +9,7 @@ import sys
 import threading
 from types import FrameType
 
-__all__ = ["loaded"]
+__all__ = ["restore_interrupts"]
 
 _INTERRUPTED = 130
 
@@ -26,7 +26,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(_INTERRUPTED)  # nothing has been done yet that must be finished
 
 
-def loaded() -> None:
+def restore_interrupts() -> None:
     """Give Ctrl-C its usual meaning back."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_kind
-from pyro_vgpds.data.column_shards import ColumnShard, whole_columns
+from pyro_vgpds.data.column_shards import ColumnShard, gather_columns
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.data.shards import Shard, whole_of
+from pyro_vgpds.data.shards import Shard, gather_sequences
+from pyro_vgpds.inference.distributed_elbo import shared_tensors
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.joint import shared_tensors
 from pyro_vgpds.mapping.output_sites import sites_of
 
 __all__ = ["gather", "gathered", "same"]
@@ -46,8 +46,8 @@ def gather(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambea
 def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchambeauGuide, Sequences] | None:
     """:func:`gather` without checks of the arguments."""
     if isinstance(data, ColumnShard):
-        with data.team.together():
-            every = whole_columns(data)
+        with data.communicator.sharing_errors():
+            every = gather_columns(data)
         return None if every is None else (guide, every)
     if not isinstance(data, Shard):
         return guide, data
@@ -56,14 +56,14 @@ def gathered(guide: OpperArchambeauGuide, data: Sequences) -> tuple[OpperArchamb
             "the parts of an AutoExplicit cannot be gathered. Give guide.collapsed(), whose sites are those of the "
             "sequences of this process."
         )
-    with data.team.together():
+    with data.communicator.sharing_errors():
         sites = None
         if isinstance(guide, AutoOpperArchambeau):
-            sites = [data.team.rows_of_first(value.detach()) for value in (guide.mean_bar, guide.lam)]
+            sites = [data.communicator.gather_rows(value.detach()) for value in (guide.mean_bar, guide.lam)]
         outputs, factors = sites_of(guide.model), None
         if outputs is not None:
-            factors = data.team.rows_of_first(outputs.state.movedim(1, 0))  # (N, 2, F)
-        whole = whole_of(data)
+            factors = data.communicator.gather_rows(outputs.state.movedim(1, 0))  # (N, 2, F)
+        whole = gather_sequences(data)
     if whole is None:
         return None
     if factors is not None:
@@ -101,10 +101,12 @@ def same(model: torch.nn.Module, guide: OpperArchambeauGuide | None, data: Seque
     check_kind("model", model, torch.nn.Module, "a module")
     check_kind("guide", guide, OpperArchambeauGuide, _GUIDE, optional=True)
     check_data(data)
-    team = data.team
-    with team.together():
-        named = dict(shared_tensors(model, guide, data.column_team.size > 1))
+    communicator = data.communicator
+    with communicator.sharing_errors():
+        named = dict(shared_tensors(model, guide, data.column_communicator.size > 1))
         hint = "Create the model in the same way in all processes."
-        team.agree("the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, hint)
+        communicator.check_equal(
+            "the names and shapes of the parameters", {k: list(v.shape) for k, v in named.items()}, hint
+        )
         for value in named.values():
-            value.copy_(team.broadcast(value))
+            value.copy_(communicator.broadcast(value))

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyro_vgpds.processes import is_running
+from pyro_vgpds.process_status import is_running
 
-__all__ = ["destination", "placed", "temporary_path"]
+__all__ = ["atomic_write", "destination", "temporary_path"]
 
 _WEEK = 7 * 24 * 3600.0
 _STEM = 40  # characters of a file's name in the temporary name, which must not be too long
@@ -30,7 +30,7 @@ _PART = re.compile(r"\..*\.(?P<machine>[0-9a-f]{12})-(?P<pid>\d{1,10})-(?P<start
 
 
 @contextmanager
-def placed(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary name in the folder of ``path``. The file is moved to ``path`` when complete, and otherwise removed.
 
     If ``path`` is a symbolic link, the file that it points to is replaced, and the link stays.

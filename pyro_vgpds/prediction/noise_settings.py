@@ -21,20 +21,16 @@ from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.combination import Combination, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
+from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.member import Trained
+from pyro_vgpds.prediction.member import TrainedMember
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.solver import Solver, check_solver
 from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = [
-    "TRAINED",
-    "Settings",
-    "apply_settings",
-    "calibrated",
-    "choose_settings",
-    "hidden_variance",
+    "TRAINED", "NoiseSettings", "apply_settings", "calibrated", "choose_settings", "hidden_variance",
     "residual_variance",
 ]  # fmt: skip
 
@@ -43,11 +39,11 @@ _LEAST = 0.1  # autocorrelation below which residuals count as white
 _SMOOTH_SHARE, _SMOOTH_STEPS = 0.8, 2.0  # share and lengthscale, in frames, of smooth residuals
 _MOST = 4e10  # multiplications that the correlation of residuals may take
 _QUICK = Solver(num_starts=1, num_steps=60)
-P = TypeVar("P", bound=Trained)
+P = TypeVar("P", bound=TrainedMember)
 
 
 @dataclass(frozen=True)
-class Settings:
+class NoiseSettings:
     """How a trained model predicts."""
 
     noise: float | None = None  #: factor of the variance of noise and residuals together. None: the noise as trained
@@ -64,7 +60,7 @@ class Settings:
         return (Matern32 if self.smooth else Matern12)(share, lengthscale) + White(1.0 - share)
 
 
-TRAINED = Settings()
+TRAINED = NoiseSettings()
 
 
 def calibrated(posterior: P, split: Split) -> Ensemble:
@@ -82,10 +78,10 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     return Ensemble([member], {split.task: combination})
 
 
-def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
+def choose_settings(posterior: P, split: Split) -> tuple[NoiseSettings, HeldOut]:
     """The settings of a model of the training part with the smallest held-out error, and their predictions."""
     scale = posterior.data.output_scales[: posterior.num_outputs]
-    best: tuple[float, Settings, HeldOut] | None = None
+    best: tuple[float, NoiseSettings, HeldOut] | None = None
     for settings in _proposals(posterior, split):
         try:
             ready = apply_settings(posterior, settings)
@@ -106,28 +102,24 @@ def choose_settings(posterior: P, split: Split) -> tuple[Settings, HeldOut]:
 class _Quick:
     """A model that reconstructs with fewer steps, which is enough to compare settings."""
 
-    def __init__(self, posterior: Trained) -> None:
+    def __init__(self, posterior: TrainedMember) -> None:
         self.impute, self.forecast, self._reconstruct = posterior.impute, posterior.forecast, posterior.reconstruct
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs:
         return self._reconstruct(t, y, sequence, solver=_QUICK)
 
 
-def apply_settings(posterior: P, settings: Settings) -> P:
+def apply_settings(posterior: P, settings: NoiseSettings) -> P:
     """The same trained model with other settings of its predictions."""
     if settings == TRAINED:
         return posterior
-    origin = posterior.origin
-    noise = origin.noise_variance
+    noise = posterior.origin.noise_variance
     if settings.noise is not None:
         noise = settings.noise * (posterior.noise_variance + posterior.residual_variance())
-    return type(posterior)(  # type: ignore[call-arg]
-        origin.model, origin.guide, posterior.data, noise_variance=noise, output_scale=origin.output_scale,
-        residual=settings.kernel(),
-    )  # fmt: skip
+    return predict_with(posterior, noise_variance=noise, residual=settings.kernel())  # type: ignore[type-var]
 
 
-def residual_variance(posterior: Trained) -> Tensor:
+def residual_variance(posterior: TrainedMember) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
     data = posterior.data
     fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
@@ -139,7 +131,7 @@ def residual_variance(posterior: Trained) -> Tensor:
 
 
 def hidden_variance(
-    posterior: Trained,
+    posterior: TrainedMember,
     share: float = 0.5,
     num_sequences: int = 8,
     num_frames: int = 250,
@@ -180,18 +172,18 @@ def hidden_variance(
     return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
 
 
-def _proposals(posterior: Trained, split: Split) -> list[Settings]:
+def _proposals(posterior: TrainedMember, split: Split) -> list[NoiseSettings]:
     found = [TRAINED]
     cheap = _is_cheap(posterior.data)
     correlated = _residual(posterior) if cheap else None
     if correlated is not None:
-        found.append(Settings(residual=correlated))
+        found.append(NoiseSettings(residual=correlated))
     if cheap and split.task == "impute":
         # training residuals do not show a smooth part of each output, because the latent path has fitted it there
-        found.append(Settings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
+        found.append(NoiseSettings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
     if split.task == "reconstruct":
-        wide = Settings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
-        found += [Settings(noise=2.0), wide]
+        wide = NoiseSettings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
+        found += [NoiseSettings(noise=2.0), wide]
     return found
 
 
@@ -202,7 +194,7 @@ def _is_cheap(data: Sequences) -> bool:
     return patterns * sum(n**3 for n in data.lengths) <= _MOST
 
 
-def _residual(posterior: Trained) -> tuple[float, float] | None:
+def _residual(posterior: TrainedMember) -> tuple[float, float] | None:
     """The correlated share of the training residuals and its lengthscale; None if they are white."""
     data = posterior.data
     left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean
