@@ -80,6 +80,7 @@ int factors_gradients(long N, long D, const double *weight, const double *linear
                 const double *w = weight + start, *l = linear + start;
                 const double *gw = weights + i * WIDTH, *gl = linears + i * WIDTH;
                 double *own_w = grad_weight + start, *own_l = grad_linear + start;
+#pragma GCC ivdep  // there are too many arrays for the compiler to find out that they do not overlap
                 for (long d = 0; d < columns; d++) {
                     const double moved = l[d] - w[d] * m[d];
                     own_w[d] = s[d] * s[d] * gw[d] - m[d] * (s[d] * gl[d] + 0.5 * m[d]);

@@ -7,220 +7,354 @@
 //
 // A group that has most of the rows is the sum of all rows minus those that it does not have. So a group costs one
 // addition for each pair and each row in which it differs from all rows, or from none: sums of lists of rows (forward), and
-// of lists of groups (backward). These sums have pairs as lanes; exponentials and the products with G, as for all rows,
-// have rows as lanes; blocks are transposed in between.
+// of lists of groups (backward).
+//
+// Lanes are pairs of points, unlike those for all rows: the sums of lists need this, and no block is transposed. With the
+// products p_q = z_mq z_m'q of a pair, k and the products with it of _midpoint.c are replaced by
+//   T_nq = sum_mm' G p_q = sum_m z_mq k_nmq,      D_q[m,m'] = sum_n r_nq G[n,m,m'],   sum_n r_nq k_nmq = sum_m' D_q z_m'q.
 //
 // Layout: the pairs of a panel, ROWS points m by all points m' >= m, are numbered e = (m' - m) ROWS + m % ROWS, and divided
 // into blocks of BLOCK numbers, of which the last one may be half full. All that is summed for a block fits the L1 cache:
-// its numbers for all groups follow each other, and those for all rows of a chunk.
+// its numbers for all groups follow each other, and those for all rows of a chunk. A block is processed in tiles of COLUMNS
+// rows by ROWS vectors of pairs, or by half of them.
 
 #ifdef LANES
 
 // Pairs as lanes, anywhere in memory
 typedef double NAME(pairs) __attribute__((vector_size(8 * LANES), aligned(8)));
 #define pairs_at(x) (*(NAME(pairs) *)(x))
+#define FOLD (LANES < ROWS ? ROWS / LANES : 1)  // vectors that have all points m of a panel
+#define PRODUCT (-LOG2E / 2 / UNIT)             // factor of products, so that they are summands of exponents
 
-// The transpose of LANES vectors
-INLINE void NAME(transpose)(vec *x) {
+// x of the points m, or of the points m', of the pairs e .. e + LANES - 1 of a block, from that of its first point
+INLINE vec NAME(of_rows)(const double *x, long e) {
 #if STEPS
-    vec t[LANES];
-    each (int i = 0; i < 8; i += 2) {
-        t[i] = _mm512_unpacklo_pd(x[i], x[i + 1]);
-        t[i + 1] = _mm512_unpackhi_pd(x[i], x[i + 1]);
-    }
-    each (int i = 0; i < 8; i += 4)
-        each (int j = 0; j < 2; j++) {
-            x[i + j] = _mm512_shuffle_f64x2(t[i + j], t[i + 2 + j], 0x88);
-            x[i + 2 + j] = _mm512_shuffle_f64x2(t[i + j], t[i + 2 + j], 0xdd);
-        }
-    each (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f64x2(x[i], x[4 + i], 0x88);
-        t[4 + i] = _mm512_shuffle_f64x2(x[i], x[4 + i], 0xdd);
-    }
-    each (int i = 0; i < 8; i++) x[i] = t[i];
-#elif LANES == 4 && MIDPOINT_LANES != 4  // AVX2
-    vec t[LANES];
-    each (int i = 0; i < 4; i += 2) {
-        t[i] = _mm256_unpacklo_pd(x[i], x[i + 1]);
-        t[i + 1] = _mm256_unpackhi_pd(x[i], x[i + 1]);
-    }
-    each (int i = 0; i < 2; i++) {
-        x[i] = _mm256_permute2f128_pd(t[i], t[2 + i], 0x20);
-        x[2 + i] = _mm256_permute2f128_pd(t[i], t[2 + i], 0x31);
-    }
+    (void)e;
+    return (vec)_mm512_broadcast_f64x4(_mm256_loadu_pd(x));
 #else
-    for (int i = 0; i < LANES; i++)
-        for (long j = 0; j < i; j++) {
-            const double one = x[i][j];
-            x[i][j] = x[j][i];
-            x[j][i] = one;
-        }
+    vec out;
+    for (long lane = 0; lane < LANES; lane++) out[lane] = x[(e + lane) % ROWS];
+    return out;
+#endif
+}
+INLINE vec NAME(of_columns)(const double *x, long e) {
+#if STEPS
+    return (vec)_mm512_insertf64x4(_mm512_set1_pd(x[e / ROWS]), _mm256_set1_pd(x[e / ROWS + 1]), 1);
+#else
+    vec out;
+    for (long lane = 0; lane < LANES; lane++) out[lane] = x[(e + lane) / ROWS];
+    return out;
 #endif
 }
 
-// target[e] = initial[e] + factor sum_u value[u] source[place[u] + e] for `vectors` (constant after inlining) of lanes, with
-// value 1 if it is null; initial may be target. Initial numbers come last: of many rows they are much larger than each term,
-// so that every addition to them would lose digits.
-INLINE void NAME(combine)(double *target, const double *initial, int vectors, long count, const long *place,
-                          const double *value, double factor, const double *source) {
-    vec total[BLOCK / LANES];
+// total[v] = sum_u value[u] source[place[u] + v] over list l, for `vectors` (constant after inlining) of pairs
+INLINE void NAME(combine)(vec *total, int vectors, const lists *L, long l, const double *source) {
+    const long end = L->start[l + 1];
     each (int v = 0; v < vectors; v++) total[v] = splat(0);
-    for (long u = 0; u < count; u++) {
-        const double *from = source + place[u];
-        each (int v = 0; v < vectors; v++) total[v] += (value ? value[u] : 1) * pairs_at(from + v * LANES);
+    if (L->equal) {
+        for (long u = L->start[l]; u < end; u++)
+            each (int v = 0; v < vectors; v++) total[v] += pairs_at(source + L->place[u] + v * LANES);
+        each (int v = 0; v < vectors; v++) total[v] *= L->factor[l];
+    } else {
+        for (long u = L->start[l]; u < end; u++)
+            each (int v = 0; v < vectors; v++) total[v] += L->value[u] * pairs_at(source + L->place[u] + v * LANES);
     }
-    each (int v = 0; v < vectors; v++) pairs_at(target + v * LANES) = pairs_at(initial + v * LANES) + factor * total[v];
 }
 
-// The same for all lists and a block of BLOCK numbers or half of them: targets are BLOCK apart, and initial numbers `step`.
-NOINLINE void NAME(combine_all)(const lists *L, long size, double *target, const double *initial, long step,
-                                const double *source) {
-#define ALL(vectors, own_value, own_factor)                                                                       \
-    for (long i = 0; i < L->lists; i++) {                                                                         \
-        const long l = L->order[i], start = L->start[l];                                                          \
-        NAME(combine)(target + l * BLOCK, initial + l * step, vectors, L->start[l + 1] - start, L->place + start, \
-                      own_value, own_factor, source);                                                             \
+// sums (lists, BLOCK) += those of all lists, for `size` numbers, BLOCK or half of them. Each list is summed first: sums of
+// many rows are much larger than each term, so that every addition to them would lose digits.
+NOINLINE void NAME(combine_all)(const lists *L, long size, double *sums, const double *source) {
+    for (long i = 0; i < L->lists; i++) {
+        const long l = L->order[i];
+        vec total[BLOCK / LANES];
+#define ADD(vectors)                                \
+    NAME(combine)(total, vectors, L, l, source);    \
+    each (int v = 0; v < vectors; v++) pairs_at(sums + l * BLOCK + v * LANES) += total[v]
+        if (size < BLOCK) { ADD(BLOCK / 2 / LANES); }
+        else { ADD(BLOCK / LANES); }
+#undef ADD
     }
-    if (size < BLOCK) ALL(BLOCK / 2 / LANES, L->value + start, 1)
-    else if (L->equal) ALL(BLOCK / LANES, NULL, L->factor[l])
-    else ALL(BLOCK / LANES, L->value + start, 1)
-#undef ALL
 }
 
-// E of a vector of rows, and of a block of the panel of m with the columns from j0 to j1: rows are BLOCK apart. `any`: as in
-// strip
-INLINE void NAME(block_powers)(const problem *P, long m, long j0, long j1, int any, const vec *alpha, const vec *slope,
-                               double *to) {
-    const NAME(exponents) X = {P->Q, P->Q + 1, alpha + m, alpha, slope, POINTS(P), 1};
-    for (long col = j0; col < j1; col += COLUMNS) {
-        vec E[ROWS * COLUMNS];
-        NAME(powers)(&X, col, any, E);
-        each (int t = 0; t < ROWS * COLUMNS; t += LANES) {
-            NAME(transpose)(E + t);
-            each (int lane = 0; lane < LANES; lane++) pairs_at(to + lane * BLOCK + (col - j0) * ROWS + t) = E[t + lane];
+// Fills z and products of the batch: what does not depend on rows
+NOINLINE void NAME(load_points)(const problem *P, batch *B) {
+    const long Q = P->Q;
+    double *to = B->products;
+    for (long q = 0; q < Q; q++)
+        for (long m = 0; m < B->width; m++) B->z[q * B->width + m] = P->z[min(m, P->M - 1) * (Q + 1) + q];
+    for (long m = 0; m < P->Mpad; m += ROWS)
+        for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
+            for (long q = 0; q < Q; q++, to += BLOCK)
+                for (long e = 0; e < block_size(P, j0); e++)
+                    to[e] = P->z[(m + e % ROWS) * (Q + 1) + q] * P->z[(j0 + e / ROWS) * (Q + 1) + q] * PRODUCT;
+}
+
+// Fills r, alpha and any of the batch for `count` of the rows in `order`, or if that is null, from n on. Rows that make the
+// last tile whole have alpha = -inf, hence E = 0. any: as load_rows returns it, for each COLUMNS rows
+NOINLINE void NAME(load_batch)(const problem *P, const long *order, long n, long count, batch *B) {
+    const double limit = NAME(bias) - 23;
+    const long Q = P->Q, width = B->width;
+    for (long i = 0; i < rounded(count, COLUMNS); i++) {
+        const long row = order ? order[min(i, count - 1)] : n + min(i, count - 1);
+        const double *mu = P->mu + row * Q, a = i < count ? P->a[row] : -HUGE_VAL;
+        double *r = B->r + i * Q, base = a / 2;
+        bits outside = (bits)(splat(a) * LOG2E > splat(limit));
+        memcpy(r, P->r + row * Q, Q * sizeof(double));
+        for (long q = 0; q < Q; q++) base -= r[q] * mu[q] * mu[q] / 2;
+        for (long m = 0; m < width; m += LANES) {
+            vec total = splat(base), square = splat(0);
+            for (long q = 0; q < Q; q++) {
+                const vec z = pairs_at(B->z + q * width + m), rz = r[q] * z;
+                total += rz * mu[q];
+                square += rz * z;
+            }
+            total -= square / 4;
+            outside |= (bits)((2 * total - square / 2) * LOG2E < splat(-limit));
+            pairs_at(B->alpha + i * width + m) = total * (LOG2E / UNIT);
         }
+        int *any = B->any + i / COLUMNS;
+        if (i % COLUMNS == 0) *any = 0;
+        for (int lane = 0; lane < LANES; lane++) *any |= outside[lane] != 0;
     }
+}
+
+// E of a tile, of the rows from n on, the panel of m from the column j on, and the products of these pairs. `vectors` of pairs
+// and `any` are constants after inlining
+INLINE void NAME(tile)(const batch *B, long n, long m, long j, const double *products, int vectors, int any, vec *E) {
+    const long Q = B->Q;
+    const double *r = B->r + n * Q;
+    each (int u = 0; u < COLUMNS; u++) {
+        const double *alpha = B->alpha + (n + u) * B->width;
+        each (int i = 0; i < vectors; i++)
+            E[u * vectors + i] = NAME(of_rows)(alpha + m, i * LANES) + NAME(of_columns)(alpha + j, i * LANES);
+    }
+    for (long q = 0; q < Q; q++)
+        each (int i = 0; i < vectors; i++) {
+            const vec product = pairs_at(products + q * BLOCK + i * LANES);
+            each (int u = 0; u < COLUMNS; u++) E[u * vectors + i] += r[u * Q + q] * product;
+        }
+    each (int e = 0; e < COLUMNS * vectors; e += ROWS) {
+        if (any) NAME(exp2_any)(E + e);
+        else NAME(exp2)(E + e, NULL, 0, 0, NULL);
+    }
+}
+
+// Call `once(e, vectors, any)` for the tiles of a block of `size` numbers
+#define TILES(size, any, once)                          \
+    for (long e = 0; e < (size); e += ROWS * LANES) {   \
+        const int half = (size) - e < ROWS * LANES;     \
+        if (half && (any)) once(e, ROWS / 2, 1);        \
+        else if (half) once(e, ROWS / 2, 0);            \
+        else if (any) once(e, ROWS, 1);                 \
+        else once(e, ROWS, 0);                          \
+    }
+
+// E of a tile to memory, in which rows are BLOCK apart
+INLINE void NAME(write_tile)(const batch *B, long n, long m, long j, const double *products, int vectors, int any,
+                             double *to) {
+    vec E[COLUMNS * ROWS];
+    NAME(tile)(B, n, m, j, products, vectors, any, E);
+    each (int u = 0; u < COLUMNS; u++)
+        each (int i = 0; i < vectors; i++) pairs_at(to + u * BLOCK + i * LANES) = E[u * vectors + i];
 }
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
                                        const double *decay, double *V) {
-    const long Q = P->Q, C = S->C, Mpad = P->Mpad, in_chunk = GROUP_ROWS / LANES;
-    const long vectors = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS)) / LANES, chunks = vectors / in_chunk;
-    vec *work = allocate(sizeof(vec) * (vectors * (Mpad + Q + ROWS * Q) + Q) +
-                         sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + chunks * lists_size(C + 1, GROUP_ROWS));
+    const long Q = P->Q, C = S->C, Mpad = P->Mpad, most = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS));
+    const long in_lists = lists_size(C + 1, GROUP_ROWS), in_batch = batch_size(P, most);
+    char *work = allocate(sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + in_batch + most / GROUP_ROWS * in_lists);
     if (!work) return 1;
-    vec *alpha = work, *r = alpha + vectors * Mpad, *mu = r + vectors * Q, *slope = mu + Q;
-    double *E = (double *)(slope + vectors * ROWS * Q), *sums = E + GROUP_ROWS * BLOCK;
+    double *E = (double *)work, *sums = E + GROUP_ROWS * BLOCK;
     char *memory = (char *)(sums + (C + 1) * BLOCK);
-    int clamp[FORWARD_ROWS / LANES];
+    batch B = batch_at(memory, P, most);
     lists all[FORWARD_ROWS / GROUP_ROWS];
     const double one = 1, zero = 0;
+    NAME(load_points)(P, &B);
     for (long first = n0; first < n1; first += FORWARD_ROWS) {
-        const long last = min(first + FORWARD_ROWS, n1), used = (last - first + LANES - 1) / LANES;
-        for (long d = 0; d < used; d++)
-            clamp[d] = NAME(load_rows)(P, first + d * LANES, last, r + d * Q, mu, alpha + d * Mpad, 1);
-        for (long i = 0; first + i * GROUP_ROWS < last; i++) {
-            const long n = first + i * GROUP_ROWS, rows = min(GROUP_ROWS, last - n);
-            all[i] = lists_at(memory + i * lists_size(C + 1, GROUP_ROWS), C + 1, GROUP_ROWS);
-            for (long c = 0; c < C; c++) add_list(all + i, rows, mask + c * P->N + n, 1, S->full + c, 0);
+        const long count = min(FORWARD_ROWS, n1 - first);
+        NAME(load_batch)(P, NULL, first, count, &B);
+        for (long n = 0; n < count; n += GROUP_ROWS) {
+            const long i = n / GROUP_ROWS, rows = min(GROUP_ROWS, count - n);
+            all[i] = lists_at(memory + in_batch + i * in_lists, C + 1, GROUP_ROWS);
+            for (long c = 0; c < C; c++) add_list(all + i, rows, mask + c * P->N + first + n, 1, S->full + c, 0);
             add_list(all + i, S->any_full ? rows : 0, &one, 0, &zero, 0);  // of all rows
             sort_lists(all + i);
         }
-        for (long m = 0; m < Mpad; m += ROWS) {
-            for (long d = 0; d < used; d++) NAME(load_slopes)(P, m, r + d * Q, slope + d * ROWS * Q);
-            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS) {
-                const long j1 = min(j0 + BLOCK / ROWS, Mpad), size = (j1 - j0) * ROWS;
+        const double *products = B.products;
+        for (long m = 0; m < Mpad; m += ROWS)
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, products += Q * BLOCK) {
+                const long size = block_size(P, j0);
                 memset(sums, 0, (C + 1) * BLOCK * sizeof(double));
-                for (long i = 0; i * in_chunk < used; i++) {
-                    for (long d = i * in_chunk; d < min((i + 1) * in_chunk, used); d++) {
-                        const vec *own_alpha = alpha + d * Mpad, *own_slope = slope + d * ROWS * Q;
-                        double *to = E + (d - i * in_chunk) * LANES * BLOCK;
-                        if (clamp[d]) NAME(block_powers)(P, m, j0, j1, 1, own_alpha, own_slope, to);
-                        else NAME(block_powers)(P, m, j0, j1, 0, own_alpha, own_slope, to);
+                for (long n = 0; n < count; n += GROUP_ROWS) {
+                    for (long u = n; u < min(n + GROUP_ROWS, count); u += COLUMNS) {
+#define ONCE(e, vectors, any)                                                                   \
+    NAME(write_tile)(&B, u, m, j0 + e / ROWS, products + e, vectors, any, E + (u - n) * BLOCK + e)
+                        TILES(size, B.any[u / COLUMNS], ONCE)
+#undef ONCE
                     }
-                    NAME(combine_all)(all + i, size, sums, sums, BLOCK, E);
+                    NAME(combine_all)(all + n / GROUP_ROWS, size, sums, E);
                 }
                 write_block(S, sums, size, panel_place(Mpad, j0, m), panels_size(Mpad), decay, first > n0, V);
             }
-        }
     }
     free(work);
     return 0;
 }
 
-// Adds the products of G, E of a block of the panel of m times weights, to k. The weights of rows are BLOCK apart.
-INLINE void NAME(add_weighted)(const problem *P, long m, long j0, long j1, int any, const vec *alpha, const vec *slope,
-                               const double *weights, vec *k) {
-    const NAME(exponents) X = {P->Q, P->Q + 1, alpha + m, alpha, slope, POINTS(P), 1};
-    for (long col = j0; col < j1; col += COLUMNS) {
-        vec G[ROWS * COLUMNS];
-        NAME(powers)(&X, col, any, G);
-        each (int t = 0; t < ROWS * COLUMNS; t += LANES) {
-            vec w[LANES];
-            each (int lane = 0; lane < LANES; lane++) w[lane] = pairs_at(weights + lane * BLOCK + (col - j0) * ROWS + t);
-            NAME(transpose)(w);
-            each (int i = 0; i < LANES; i++) G[t + i] *= w[i];
-        }
-        NAME(products)(P, m, col, G, k);
+// Sums of G: T (rows, Q), over pairs, in vectors whose lanes are added in the end; of the points m, by_row (Mpad / ROWS, rows,
+// FOLD), and of the points m', by_column (Mpad / ROWS, rows, ROWS * ROWS), all of which belong to the same point if they are in
+// the same lane of ROWS, or next to each other; and D (blocks, Q, BLOCK), over rows
+typedef struct {
+    long rows;
+    vec *T, *by_row;
+    double *by_column, *D;
+} NAME(sums);
+
+// Adds those of a tile to the sums; D is that of its pairs. The weights of list l are those numbers of `own`, and its last ones
+INLINE void NAME(add_tile)(const batch *B, long n, long m, long j, const double *products, int vectors, int any,
+                           const lists *L, const double *own, const double *all, const NAME(sums) *S, double *D) {
+    const long Q = B->Q;
+    const double *r = B->r + n * Q;
+    vec G[COLUMNS * ROWS];
+    NAME(tile)(B, n, m, j, products, vectors, any, G);
+    each (int u = 0; u < COLUMNS; u++) {
+        vec total[ROWS];
+        NAME(combine)(total, vectors, L, n + u, own);
+        each (int i = 0; i < vectors; i++) G[u * vectors + i] *= pairs_at(all + i * LANES) + total[i];
     }
+    for (long q = 0; q < Q; q++) {
+        vec product[ROWS], rate[COLUMNS];
+        each (int i = 0; i < vectors; i++) product[i] = pairs_at(products + q * BLOCK + i * LANES);
+        each (int u = 0; u < COLUMNS; u++) rate[u] = splat(r[u * Q + q]);
+        each (int u = 0; u < COLUMNS; u++) {
+            vec total = S->T[(n + u) * Q + q];
+            each (int i = 0; i < vectors; i++) total += G[u * vectors + i] * product[i];
+            S->T[(n + u) * Q + q] = total;
+        }
+        each (int i = 0; i < vectors; i++) {
+            vec total = pairs_at(D + q * BLOCK + i * LANES);
+            each (int u = 0; u < COLUMNS; u++) total += G[u * vectors + i] * rate[u];
+            pairs_at(D + q * BLOCK + i * LANES) = total;
+        }
+    }
+    vec *by_row = S->by_row + (m / ROWS * S->rows + n) * FOLD;
+    each (int u = 0; u < COLUMNS; u++)
+        each (int f = 0; f < FOLD; f++) {
+            vec total = by_row[u * FOLD + f];
+            each (int i = f; i < vectors; i += FOLD) total += G[u * vectors + i];
+            by_row[u * FOLD + f] = total;
+        }
+    each (int u = 0; u < COLUMNS; u++)
+        each (int i = 0; i < vectors; i++) {
+            const long square = ROWS * ROWS, e = j % ROWS * ROWS + i * LANES;
+            pairs_at(S->by_column + ((j / ROWS + e / square) * S->rows + n + u) * square + e % square) += G[u * vectors + i];
+        }
+}
+
+// The gradients of row n, which is i of the batch, from its sums; h (width) is memory. Adds its share to dz (Q, width).
+NOINLINE void NAME(finish_row)(const problem *P, const batch *B, const NAME(sums) *S, long n, long i, double *h,
+                               double *grad_a, double *grad_r, double *grad_mu, double *dz) {
+    const long Q = P->Q, width = B->width;
+    const double *mu = P->mu + n * Q, *r = P->r + n * Q;
+    double S0 = 0;
+    for (long m = 0; m < P->Mpad; m++) {
+        const long place = m / ROWS * S->rows + i;
+        const double *row = (const double *)(S->by_row + place * FOLD) + m % ROWS;
+        const double *column = S->by_column + place * ROWS * ROWS + m % ROWS * ROWS;
+        h[m] = 0;
+        for (long e = 0; e < FOLD * LANES; e += ROWS) h[m] += row[e];
+        for (long e = 0; e < ROWS; e++) h[m] += column[e];
+        S0 += h[m];
+    }
+    for (long m = P->Mpad; m < width; m++) h[m] = 0;
+    grad_a[n] = S0;
+    for (long q = 0; q < Q; q++) {
+        vec first = splat(0), second = splat(0);
+        for (long m = 0; m < width; m += LANES) {
+            const vec own = pairs_at(h + m), z = pairs_at(B->z + q * width + m), hz = own * z;
+            first += hz;
+            second += hz * z;
+            pairs_at(dz + q * width + m) += r[q] * (2 * mu[q] * own - hz);
+        }
+        const double S1 = NAME(lane_sum)(first), T = NAME(lane_sum)(S->T[i * Q + q]) * (2 / PRODUCT);
+        grad_mu[n * Q + q] = 2 * r[q] * (S1 - mu[q] * S0);
+        grad_r[n * Q + q] = mu[q] * (2 * S1 - mu[q] * S0) - (NAME(lane_sum)(second) + T) / 2;
+    }
+}
+
+// grad_z from dz (Q, width) and D
+static void NAME(finish_points)(const problem *P, const batch *B, const double *dz, const double *D, double *grad_z) {
+    const long M = P->M, Q = P->Q, width = B->width;
+    for (long m = 0; m < M; m++)
+        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[q * width + m];
+    for (long m = 0; m < P->Mpad; m += ROWS)
+        for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
+            for (long q = 0; q < Q; q++, D += BLOCK)
+                for (long e = 0; e < block_size(P, j0); e++) {
+                    const long i = m + e % ROWS, j = j0 + e / ROWS;
+                    if (i >= M || j >= M) continue;
+                    grad_z[i * Q + q] -= D[e] * B->z[q * width + j];
+                    grad_z[j * Q + q] -= D[e] * B->z[q * width + i];
+                }
 }
 
 TARGET static int NAME(backward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
                                         const double *packed, double *grad_a, double *grad_r, double *grad_mu,
                                         double *grad_z) {
-    const long M = P->M, Q = P->Q, C = S->C, ld = Q + 1, Mpad = P->Mpad, block = (C + 1) * BLOCK;
-    const long depth = min(BACKWARD_ROWS, 8 + L2 / (Mpad * ld)) / LANES, rows_of = depth * LANES;
-    vec *work = allocate(sizeof(vec) * (M * Q + depth * (2 * Q + Mpad + Mpad * ld + ROWS * Q)) +
-                         sizeof(double) * rows_of * BLOCK + lists_size(rows_of, C));
+    const long Q = P->Q, C = S->C, Mpad = P->Mpad, width = batch_width(P), block = (C + 1) * BLOCK;
+    const long most = min(BACKWARD_ROWS, rounded(8 + L2 / (Mpad * ROWS), COLUMNS)), in_D = blocks_of(Mpad) * Q * BLOCK;
+    const long in_rows = most * (Q + Mpad / ROWS * FOLD) * LANES, in_columns = Mpad * ROWS * most;
+    const long in_batch = batch_size(P, most), in_lists = lists_size(most, C);
+    char *work = allocate(sizeof(double) * (in_rows + in_columns + in_D + (Q + 1) * width) + in_batch + in_lists +
+                          2 * sizeof(long) * (n1 - n0));
     if (!work) return 1;
-    vec *dz = work, *r = dz + M * Q, *mu = r + depth * Q, *alpha = mu + depth * Q, *k = alpha + depth * Mpad;
-    vec *slope = k + depth * Mpad * ld;
-    double *weights = (double *)(slope + depth * ROWS * Q);
-    char *memory = (char *)(weights + rows_of * BLOCK);
-    int clamp[BACKWARD_ROWS];
-    for (long e = 0; e < M * Q; e++) dz[e] = splat(0);
-    for (long n = n0; n < n1; n += rows_of) {
-        const long rows = min(rows_of, n1 - n), vectors = rounded(rows, LANES) / LANES, share = block / vectors;
-        for (long d = 0; d < vectors; d++)
-            clamp[d] = NAME(load_rows)(P, n + d * LANES, n1, r + d * Q, mu + d * Q, alpha + d * Mpad, 1);
-        lists L = lists_at(memory, rows_of, C);
-        for (long d = 0; d < vectors * LANES; d++)  // those past the end have none: their E is 0
-            add_list(&L, d < rows ? C : 0, mask + n + d, P->N, S->full, 1);
-        sort_lists(&L);
-        for (long e = 0; e < vectors * Mpad * ld; e++) k[e] = splat(0);
-        const double *own = packed;
-        for (long m = 0; m < Mpad; m += ROWS) {
-            for (long d = 0; d < vectors; d++) NAME(load_slopes)(P, m, r + d * Q, slope + d * ROWS * Q);
-            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, own += block) {
-                const long j1 = min(j0 + BLOCK / ROWS, Mpad);
-                NAME(combine_all)(&L, (j1 - j0) * ROWS, weights, own + C * BLOCK, 0, own);
-                for (long d = 0; d < vectors; d++) {
-                    const vec *own_alpha = alpha + d * Mpad, *own_slope = slope + d * ROWS * Q;
-                    const double *w = weights + d * LANES * BLOCK;
-                    vec *own_k = k + d * Mpad * ld;
-                    for (long e = d * share; e < (d + 1) * share; e += LINE) __builtin_prefetch(own + block + e);  // the next
-                    if (clamp[d]) NAME(add_weighted)(P, m, j0, j1, 1, own_alpha, own_slope, w, own_k);
-                    else NAME(add_weighted)(P, m, j0, j1, 0, own_alpha, own_slope, w, own_k);
+    NAME(sums) sums = {most, (vec *)work, (vec *)work + most * Q, (double *)work + in_rows, NULL};
+    double *dz = (sums.D = sums.by_column + in_columns) + in_D, *h = dz + Q * width;
+    char *memory = (char *)(h + width);
+    batch B = batch_at(memory, P, most);
+    long *order = (long *)(memory + in_batch + in_lists);
+    NAME(load_points)(P, &B);
+    sort_rows(P, mask, S, n0, n1, order, order + (n1 - n0));
+    memset(sums.D, 0, (in_D + Q * width) * sizeof(double));
+    for (; n0 < n1; n0 += most, order += most) {
+        const long rows = min(most, n1 - n0), tiles = rounded(rows, COLUMNS) / COLUMNS, share = block / tiles;
+        lists L = lists_at(memory + in_batch, most, C);
+        NAME(load_batch)(P, order, 0, rows, &B);
+        for (long i = 0; i < tiles * COLUMNS; i++)
+            add_list(&L, i < rows ? C : 0, mask + order[min(i, rows - 1)], P->N, S->full, 1);
+        memset(sums.T, 0, (in_rows + in_columns) * sizeof(double));
+        const double *own = packed, *products = B.products;
+        double *D = sums.D;
+        for (long m = 0; m < Mpad; m += ROWS)
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, own += block, products += Q * BLOCK, D += Q * BLOCK)
+                for (long i = 0; i < tiles; i++) {
+                    for (long e = i * share; e < (i + 1) * share; e += LINE) __builtin_prefetch(own + block + e);  // the next
+#define ONCE(e, vectors, any)                                                                                       \
+    NAME(add_tile)(&B, i * COLUMNS, m, j0 + e / ROWS, products + e, vectors, any, &L, own + e, own + C * BLOCK + e, \
+                   &sums, D + e)
+                    TILES(block_size(P, j0), B.any[i], ONCE)
+#undef ONCE
                 }
-            }
-        }
-        for (long d = 0; d < vectors; d++)
-            NAME(row_gradients)(P, n + d * LANES, n1, r + d * Q, mu + d * Q, k + d * Mpad * ld, grad_a, grad_r, grad_mu,
-                                dz);
+        for (long i = 0; i < rows; i++)
+            NAME(finish_row)(P, &B, &sums, order[i], i, h, grad_a, grad_r, grad_mu, dz);
     }
-    for (long e = 0; e < M * Q; e++) grad_z[e] = NAME(lane_sum)(dz[e]);
+    NAME(finish_points)(P, &B, dz, sums.D, grad_z);
     free(work);
     return 0;
 }
 
 #undef pairs_at
+#undef FOLD
+#undef PRODUCT
+#undef TILES
 
 #else
 
 // LINE: numbers in a line of the cache. Sums over FORWARD_ROWS rows are in chunks of GROUP_ROWS, whose E of a block stay in
-// the L1 cache; k of up to BACKWARD_ROWS rows, about 8 L2 numbers, stays in the L2 cache. Fewer rows would read g, which
+// the L1 cache; the sums of up to BACKWARD_ROWS rows, about L2 numbers, stay in the L2 cache. Fewer rows would read g, which
 // does not fit it, more often.
-enum { BLOCK = 32, LINE = 8, GROUP_ROWS = 96, FORWARD_ROWS = 10 * GROUP_ROWS, BACKWARD_ROWS = 64, L2 = 1 << 16 };
+enum { BLOCK = 32, LINE = 8, GROUP_ROWS = 96, FORWARD_ROWS = 10 * GROUP_ROWS, BACKWARD_ROWS = 128, L2 = 1 << 16 };
+#include "_lists.h"
 
 typedef struct {
     long C;
@@ -228,50 +362,41 @@ typedef struct {
     double *full;  // (C,): 1 if the group is all rows plus (mask - 1) of them, 0 if it is mask of them
 } groups;
 
-// Lists of places, each with start[l + 1] - start[l] of them, and the values by which the numbers there are multiplied. If
-// those of each list are `equal`, they are its factor.
+// What the exponents of some rows are made of. width: M in whole vectors
 typedef struct {
-    long lists, *start, *order;
-    int equal;
-    long *place;
-    double *value, *factor;
-} lists;
+    long Q, width;
+    double *z, *products;  // (Q, width): the points, the last one repeated as padding; (blocks, Q, BLOCK)
+    double *alpha, *r;     // (rows, width), (rows, Q)
+    int *any;              // (rows / COLUMNS,): whether an exponent may leave the range of exp2
+} batch;
 
-static long lists_size(long most, long length) {
-    return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) + most * length * (sizeof(double) + sizeof(long)), 64);
+// The number of blocks, and the numbers in that from column j0 on
+static long blocks_of(long Mpad) { return (Mpad / ROWS + 1) * (Mpad / ROWS + 1) / 4; }
+static long block_size(const problem *P, long j0) { return min(BLOCK, (P->Mpad - j0) * ROWS); }
+
+static long batch_width(const problem *P) { return rounded(P->M, LINE); }
+
+static long batch_size(const problem *P, long rows) {
+    const long width = batch_width(P), numbers = P->Q * (width + rows + blocks_of(P->Mpad) * BLOCK) + rows * (width + 1);
+    return rounded(numbers * sizeof(double), 64);
 }
 
-static lists lists_at(char *memory, long most, long length) {
-    long *start = (long *)memory;
-    double *factor = (double *)(start + 2 * (most + 1)), *value = factor + most + 1;
-    start[0] = 0;
-    return (lists){0, start, start + most + 1, 1, (long *)(value + most * length), value, factor};
+static batch batch_at(char *memory, const problem *P, long rows) {
+    const long Q = P->Q, width = batch_width(P);
+    double *products = (double *)memory, *z = products + blocks_of(P->Mpad) * Q * BLOCK, *alpha = z + Q * width;
+    double *r = alpha + rows * width;
+    return (batch){Q, width, z, products, alpha, r, (int *)(r + rows * Q)};
 }
 
-// One more list, of the places with a difference between mask and full, of which `size` numbers each are some steps apart
-static void add_list(lists *L, long size, const double *mask, long step, const double *full, long full_step) {
-    const long first = L->start[L->lists];
-    long used = first;
-    for (long e = 0; e < size; e++) {
-        const double found = mask[e * step] - full[e * full_step];
-        if (found == 0) continue;
-        L->place[used] = e * BLOCK;
-        L->value[used++] = found;
-    }
-    const double factor = used > first ? L->value[first] : 0;
-    for (long u = first; u < used; u++) L->equal &= L->value[u] == factor;
-    L->factor[L->lists++] = factor;
-    L->start[L->lists] = used;
-}
-
-// The order of the lists: by their lengths, so that the processor foresees the ends of loops
-static void sort_lists(lists *L) {
-    for (long l = 0; l < L->lists; l++) {
-        const long count = L->start[l + 1] - L->start[l];
-        long i = l;
-        for (; i > 0 && L->start[L->order[i - 1] + 1] - L->start[L->order[i - 1]] > count; i--) L->order[i] = L->order[i - 1];
-        L->order[i] = l;
-    }
+// The rows n0 <= n < n1 in the order of the lengths of their lists; `number` is memory
+static void sort_rows(const problem *P, const double *mask, const groups *S, long n0, long n1, long *order, long *number) {
+    long done = 0;
+    memset(number, 0, (n1 - n0) * sizeof(long));
+    for (long c = 0; c < S->C; c++)
+        for (long n = n0; n < n1; n++) number[n - n0] += mask[c * P->N + n] != S->full[c];
+    for (long found = 0; done < n1 - n0; found++)
+        for (long n = n0; n < n1; n++)
+            if (number[n - n0] == found) order[done++] = n;
 }
 
 // Asks for the memory of a block
@@ -279,10 +404,13 @@ static inline void prefetch_block(const double *block) {
     for (long e = 0; e < BLOCK; e += LINE) __builtin_prefetch(block + e);
 }
 
-// Panels of decay (M,M), or of ones if it is null; null if memory ran out
-static double *make_decay(long M, const double *decay) {
+// Panels of decay (M,M), or of ones if it is null, times `factor` in the squares at the diagonal; null if memory ran out
+static double *make_decay(long M, const double *decay, double factor) {
     double *panels = malloc(panels_size(M) * sizeof(double));
-    if (panels) to_panels(M, decay, panels);
+    if (!panels) return NULL;
+    to_panels(M, decay, panels);
+    for (long m = 0; m < M; m += ROWS)
+        for (long e = 0; e < ROWS * ROWS; e++) panels[panel_start(rounded(M, ROWS), m) + e] *= factor;
     return panels;
 }
 

@@ -587,7 +587,7 @@ int grouped_forward(long N, long M, long Q, long C, const double *a, const doubl
                     const double *z, const double *mask, long n0, long n1, const double *decay, double *V) {
     const problem P = setup(N, M, Q, a, r, mu, z);
     groups S;
-    double *factor = make_decay(M, decay);
+    double *factor = make_decay(M, decay, 1);
     const int failed = find_groups(&S, N, C, mask) || !P.z || !factor;
     const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, V);
     free(P.z);
@@ -597,11 +597,12 @@ int grouped_forward(long N, long M, long Q, long C, const double *a, const doubl
 }
 
 // What grouped_backward needs of g (C,S), panels: packed (floor((M/4 + 1)^2 / 4), C + 1, 32), with M/4 rounded up, of
-// sum g V decay with decay (M,M), symmetric, or 1 if it is null. If V (C,S), panels, is not null, W (S) = sum_c g V.
+// sum g V decay with decay (M,M), symmetric, or 1 if it is null. Half of it in the squares at the diagonal, because
+// grouped_backward adds each pair to both of its points. If V (C,S), panels, is not null, W (S) = sum_c g V.
 int grouped_pack(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
                  double *packed, double *W) {
     groups S;
-    double *factor = make_decay(M, decay);
+    double *factor = make_decay(M, decay, 0.5);
     const int failed = find_groups(&S, N, C, mask) || !factor;
     if (!failed) pack_groups(rounded(M, ROWS), &S, g, factor, V, packed, W);
     free(S.full);

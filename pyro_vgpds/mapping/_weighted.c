@@ -161,6 +161,16 @@ NOINLINE void NAME(add_weight_gradients)(const problem *T, long rows, long first
     }
 }
 
+// Adds the products of a square of H at the diagonal with the points zm, `rows` (constant after inlining, if they are ROWS) by
+// as many; t[i][m + j] is that of the pair (m+i, m+j)
+INLINE void NAME(corner)(vec *total, long rows, long m, const double *const *t, const vec *zm) {
+    each (long i = 0; i < rows; i++)
+        each (long j = i; j < rows; j++) {
+            total[i] += t[i][m + j] * zm[j];
+            total[j] += t[i][m + j] * zm[i];
+        }
+}
+
 // Columns q .. q + LANES - 1 of the product of the symmetric H with [z, 1, 0], (M, ld): rows m+i collect what is right of
 // the diagonal, and rows j > m+i its transpose. half (P,): G E / 2.
 TARGET static void NAME(products)(const problem *T, const double *half, long q, double *k) {
@@ -174,9 +184,11 @@ TARGET static void NAME(products)(const problem *T, const double *half, long q, 
         for (long i = 0; i < ROWS; i++) {
             t[i] = half - m - i;  // t[i][j] is that of the pair (m+i, j)
             half += i < rows ? M - m - i : 0;
-            total[i] = splat(0);
             zm[i] = load(z + min(m + i, M - 1) * ld);
+            total[i] = load(k + min(m + i, M - 1) * ld);
         }
+        if (rows == ROWS) NAME(corner)(total, ROWS, m, t, zm);
+        else NAME(corner)(total, rows, m, t, zm);
         for (long j = m + ROWS; j < M; j++) {
             const vec zj = load(z + j * ld);
             vec sum = load(k + j * ld);
@@ -186,38 +198,38 @@ TARGET static void NAME(products)(const problem *T, const double *half, long q, 
             }
             store(k + j * ld, sum);
         }
-        for (long i = 0; i < rows; i++) {
-            store(k + (m + i) * ld, load(k + (m + i) * ld) + total[i]);
-            for (long j = m + i; j < m + rows; j++) {
-                store(k + (m + i) * ld, load(k + (m + i) * ld) + t[i][j] * load(z + j * ld));
-                store(k + j * ld, load(k + j * ld) + t[i][j] * load(z + (m + i) * ld));
-            }
-        }
+        for (long i = 0; i < rows; i++) store(k + (m + i) * ld, total[i]);
     }
 }
 
-// The gradients of row n from half (Ppad,)
+// The gradients of row n from half (Ppad,), and its share of dz (M, ld)
 TARGET static void NAME(row_gradients)(const problem *T, long n, const double *half, double *k, double *grad_a,
-                                       double *grad_r, double *grad_mu, double *grad_z) {
+                                       double *grad_r, double *grad_mu, double *dz) {
     const long M = T->M, Q = T->Q, ld = T->ld;
-    const double *r = T->r + n * Q, *mu = T->mu + n * Q;
-    double *S1 = k + M * ld, *S2 = S1 + Q, S0 = 0;
-    memset(k, 0, (M * ld + 2 * Q) * sizeof(double));  // column Q of k is h
+    double S0 = 0;
+    memset(k, 0, M * ld * sizeof(double));  // column Q of k is h
     for (long q = 0; q < ld; q += LANES) NAME(products)(T, half, q, k);
-    for (long m = 0; m < M; m++) {
-        const double h = k[m * ld + Q];
-        S0 += h;
-        for (long q = 0; q < Q; q++) {
-            const double z = T->z[m * ld + q], kq = k[m * ld + q];
-            S1[q] += h * z;
-            S2[q] += (h * z + kq) * (z / 2);
-            grad_z[m * Q + q] += r[q] * ((2 * mu[q] - z) * h - kq);
-        }
-    }
+    for (long m = 0; m < M; m++) S0 += k[m * ld + Q];
     grad_a[n] = S0;
-    for (long q = 0; q < Q; q++) {
-        grad_mu[n * Q + q] = 2 * r[q] * (S1[q] - mu[q] * S0);
-        grad_r[n * Q + q] = mu[q] * (2 * S1[q] - mu[q] * S0) - S2[q];
+    for (long q = 0; q < Q; q += LANES) {
+        const long count = min(LANES, Q - q);
+        vec r = splat(0), mu = splat(0), S1 = splat(0), S2 = splat(0);
+        for (long i = 0; i < count; i++) {
+            r[i] = T->r[n * Q + q + i];
+            mu[i] = T->mu[n * Q + q + i];
+        }
+        for (long m = 0; m < M; m++) {
+            const double h = k[m * ld + Q];
+            const vec z = load(T->z + m * ld + q), own = load(k + m * ld + q), hz = h * z;
+            S1 += hz;
+            S2 += (hz + own) * z;
+            store(dz + m * ld + q, load(dz + m * ld + q) + r * (2 * h * mu - hz - own));
+        }
+        const vec in_mu = 2 * r * (S1 - mu * S0), in_r = mu * (2 * S1 - mu * S0) - S2 / 2;
+        for (long i = 0; i < count; i++) {
+            grad_mu[n * Q + q + i] = in_mu[i];
+            grad_r[n * Q + q + i] = in_r[i];
+        }
     }
 }
 
@@ -268,18 +280,22 @@ static void NAME(arrange)(const problem *T, const double *g, double *by_strip, d
 
 // Whether memory for the backward pass was found, and its parts
 typedef struct {
-    double *by_strip, *by_block, *own, *gradients, *half, *scratch, *F, *k;
+    double *by_strip, *by_block, *own, *gradients, *half, *scratch, *F, *k, *dz;
 } NAME(parts);
 static int NAME(allocate)(const problem *T, NAME(parts) *W) {
     const long sizes[] = {T->C * T->Ppad,       T->Cpad * T->Ppad,      CHUNK * T->C,  CHUNK * T->Cpad,
-                          CHUNK * T->Ppad,      GROUP * STRIP * CHUNK,  CHUNK * T->K,  T->M * T->ld + 2 * T->Q};
-    double **const parts[] = {&W->by_strip, &W->by_block, &W->own, &W->gradients, &W->half, &W->scratch, &W->F, &W->k};
+                          CHUNK * T->Ppad,      GROUP * STRIP * CHUNK,  CHUNK * T->K,  T->M * T->ld,
+                          T->M * T->ld};
+    double **const parts[] = {&W->by_strip, &W->by_block, &W->own, &W->gradients, &W->half,
+                              &W->scratch,  &W->F,        &W->k,   &W->dz};
+    enum { COUNT = sizeof(sizes) / sizeof(*sizes) };
     long size = 0;
-    for (long i = 0; i < 8; i++) size += sizes[i];
+    for (long i = 0; i < COUNT; i++) size += sizes[i];
     double *work = allocate(sizeof(double) * size);
     if (!work) return 0;
-    for (long i = 0; i < 8; work += sizes[i++]) *parts[i] = work;
+    for (long i = 0; i < COUNT; work += sizes[i++]) *parts[i] = work;
     memset(W->own, 0, sizes[2] * sizeof(double));
+    memset(W->dz, 0, T->M * T->ld * sizeof(double));
     return 1;
 }
 
@@ -313,7 +329,7 @@ TARGET static int NAME(backward)(const problem *T, const double *weight, const d
         memset(W.gradients, 0, CHUNK * Cpad * sizeof(double));
         NAME(chunk_gradients)(T, &W, E, n, rows, grad_weight != NULL);
         for (long i = 0; i < rows; i++)
-            NAME(row_gradients)(T, n + i, W.half + i * T->Ppad, W.k, grad_a, grad_r, grad_mu, grad_z);
+            NAME(row_gradients)(T, n + i, W.half + i * T->Ppad, W.k, grad_a, grad_r, grad_mu, W.dz);
         const double *block = W.gradients;
         for (long c = 0, width; c < C && grad_weight; c += width, block += CHUNK * width) {
             width = block_width(Cpad - c, LANES);
@@ -321,6 +337,7 @@ TARGET static int NAME(backward)(const problem *T, const double *weight, const d
                 for (long i = 0; i < rows; i++) grad_weight[(c + j) * T->N + n + i] = block[i * width + j];
         }
     }
+    for (long m = 0; m < T->M; m++) memcpy(grad_z + m * T->Q, W.dz + m * T->ld, T->Q * sizeof(double));
     free(W.by_strip);
     return 0;
 }
@@ -455,7 +472,6 @@ int weighted_backward(long N, long M, long Q, long C, const double *a, const dou
                       double *grad_a, double *grad_r, double *grad_mu, double *grad_z) {
     problem T;
     if (setup(&T, N, M, Q, C, a, r, mu, z)) return 1;
-    memset(grad_z, 0, M * Q * sizeof(double));
     const int status =
         DISPATCH(backward, &T, weight, g, E, n0, n1, grad_weight, grad_a, grad_r, grad_mu, grad_z);
     free(T.z);
