@@ -129,7 +129,7 @@ def calibrate_intervals(
     z = z[counts]
     if num_errors is not None and len(z):
         size = float(z.square().clamp_max(_HUGE).mean().sqrt())
-        return Calibration(factor, _quantiles(z, max(_FEWEST, num_errors), size))
+        return Calibration(factor, _quantiles(z, max(_FEWEST, float(num_errors)), size))
     count = math.inf if group is None or not len(z) else _effective_count(z, group.cpu()[counts])
     return Calibration(factor, _quantiles(z, count))
 
