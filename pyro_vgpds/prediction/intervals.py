@@ -87,10 +87,10 @@ def calibrate_intervals(
     predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
     few gaps tell the shape of errors only roughly: with groups, the widths are weighted geometric means of these
     quantiles, with the effective number of errors as weight, and of the quantiles of Student's t-distribution with as
-    many degrees of freedom, with the weight 10; only the latter if there are fewer than 100 entries. The same with
-    ``num_errors``, at least two, and Student's t-distribution has the root mean square of the errors of ``checked``.
-    Outputs without any error, such as constant ones, do not count: they say nothing about the others. If no output has
-    an error, one gap with an error of the predicted size is assumed.
+    many degrees of freedom, with the weight 10; only the latter if there are fewer than 100 entries. With
+    ``num_errors`` the effective number is known, but at least two, and Student's t-distribution is scaled by the root
+    mean square of the errors. Outputs without any error, such as constant ones, do not count: they say nothing about
+    the others. If no output has an error, one gap with an error of the predicted size is assumed.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
@@ -99,6 +99,7 @@ def calibrate_intervals(
     :param gap_length: number of entries whose errors are so similar that they count as one.
     :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: all
         entries are independent, and there are enough of them to know the quantiles.
+    :param num_errors: the effective number of independent errors, if it is known. Default: what the groups tell.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals

@@ -62,7 +62,10 @@ def test_missing_entries_are_interpolated():
     assert np.isfinite(count([y[:40], np.full((4, 3), np.nan)]))
 
 
-def test_many_frames_are_thinned():
+def test_many_frames_and_outputs_are_thinned():
     (y,) = walks([3], frames=5000)
     assert count([y]) == pytest.approx(1.0, rel=1e-3)
     assert count(walks([1] * 4, frames=5000)) == pytest.approx(4.0, rel=0.05)
+    assert count(walks([1500], noise=0.5, frames=50)) == pytest.approx(
+        count(walks([750], noise=0.5, frames=50)), rel=0.2
+    )
