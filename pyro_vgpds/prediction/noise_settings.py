@@ -73,7 +73,13 @@ def calibrated(posterior: P, split: Split) -> Ensemble:
     limits = find_limits(posterior.data)
     if limits is not None:
         found = limits.clamp_means(found)
-    calibration = calibrate_intervals(found, posterior.num_outputs, gap_length=entries.gap_length, group=entries.group)
+    calibration = calibrate_intervals(
+        found,
+        posterior.num_outputs,
+        gap_length=entries.gap_length,
+        group=entries.group,
+        num_errors=entries.num_errors,
+    )
     combination = Combination(weights, calibration, limits=limits)
     return Ensemble([member], {split.task: combination})
 

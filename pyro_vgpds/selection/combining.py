@@ -86,13 +86,15 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
     checked = replace(found[0], mean=mean, variance=variance)
     widths = {level: torch.zeros_like(mean) for level in LEVELS}
     for tested, known in parts:
-        part = checked.take(known)
-        others = calibrate_intervals(part, num_outputs, part, group=group[known])
+        part, count = checked.take(known), entries.take(known).num_errors
+        others = calibrate_intervals(part, num_outputs, part, group=group[known], num_errors=count)
         for level, width in widths.items():
             width[tested] = others.width(level) * variance[tested].sqrt()
     importance = _importance(errors, entries, ahead)
     weights = stack(found, num_outputs, scale, limit, gap_length=length, importance=importance)
-    calibration = calibrate_intervals(combine(found, weights), num_outputs, checked, gap_length=length, group=group)
+    calibration = calibrate_intervals(
+        combine(found, weights), num_outputs, checked, gap_length=length, group=group, num_errors=entries.num_errors
+    )
     return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
 
 

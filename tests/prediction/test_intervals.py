@@ -2,6 +2,7 @@
 """Calibrated intervals hold as often as they promise, whatever the errors are."""
 
 import itertools
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
@@ -175,11 +176,17 @@ def test_without_calibration_intervals_are_gaussian():
 
 
 def test_a_few_errors_in_groups_have_the_quantiles_of_students_t_distribution():
-    ends = {10.0: {0.8: 1.372184, 0.95: 2.228139}, 30.0: {0.8: 1.310415, 0.95: 2.042272}}  # quantiles of tables
+    ends = {  # quantiles of tables
+        2.0: {0.5: 0.816497, 0.8: 1.885618, 0.95: 4.302653, 0.99: 9.924843},
+        10.0: {0.8: 1.372184, 0.95: 2.228139},
+        30.0: {0.8: 1.310415, 0.95: 2.042272},
+    }
     for count, known in ends.items():
         quantiles = intervals._student(count)
         for level, quantile in known.items():
-            assert float(quantiles[intervals.LEVELS.index(level)]) == pytest.approx(quantile, abs=2e-4)
+            assert float(quantiles[intervals.LEVELS.index(level)]) == pytest.approx(quantile, rel=1e-5)
+    at_limit = [intervals._student(intervals._NORMAL * factor) for factor in (0.999, 1.0)]
+    torch.testing.assert_close(*at_limit, rtol=2e-3, atol=0.0)
     error = draw("light", 20, torch.Generator().manual_seed(0))
     held_out = make_held_out(error, torch.ones(20), torch.zeros(20, dtype=torch.long))
     calibration = calibrate_intervals(held_out, 1, group=torch.arange(20) // 10)  # two groups count as ten errors
@@ -206,6 +213,40 @@ def test_groups_only_change_the_widths():
     # ten errors and Student's t-distribution count the same
     torch.testing.assert_close(grouped.widths, (plain.widths * intervals._student(10.0)).sqrt())
     assert torch.allclose(calibrate_intervals(held_out, 3, group=torch.arange(300)).widths, plain.widths, rtol=0.05)
+
+
+@pytest.mark.parametrize("size", [1.0, 1.5])
+def test_the_number_of_errors_may_be_known(size):
+    """Few errors have Student's t-distribution of the size of the checked errors, many have their own quantiles."""
+    truth = torch.zeros(20).double()
+    known = HeldOut(truth, torch.ones(20).double(), truth + 1.0, truth.long(), truth.long())
+    checked = replace(known, mean=known.mean * size)
+    for number, freedom in ((3.0, 3.0), (1.0, 2.0)):  # at least two
+        calibration = calibrate_intervals(known, 1, checked, num_errors=number)
+        torch.testing.assert_close(calibration.widths, size * intervals._student(freedom))
+    z = draw("light", 300, torch.Generator().manual_seed(0)).double()
+    light = make_held_out(z, torch.ones(300), torch.zeros(300, dtype=torch.long))
+    plain = calibrate_intervals(light, 1)
+    assert torch.allclose(calibrate_intervals(light, 1, num_errors=1e6).widths, plain.widths, rtol=1e-3)
+    half = calibrate_intervals(light, 1, num_errors=10.0)
+    torch.testing.assert_close(half.widths, (plain.widths * intervals._student(10.0)).sqrt(), rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("forecasts", [2, 8])
+def test_intervals_hold_if_each_forecast_counts_as_one_error(forecasts):
+    """All frames of a forecast are wrong by the same, so that 20 of them tell as much as one."""
+    generator, hold = torch.Generator().manual_seed(0), {"known": [], "groups": []}
+    group = torch.arange(forecasts).repeat_interleave(20)
+    for _ in range(400):
+        old, new = (torch.randn(forecasts, generator=generator).double()[group] for _ in range(2))
+        held_out = make_held_out(old, torch.ones(len(old)), torch.zeros_like(group))
+        for name, number in (("known", float(forecasts)), ("groups", None)):
+            calibration = calibrate_intervals(held_out, 1, gap_length=20.0, group=group, num_errors=number)
+            width = calibration.width(0.95) * calibration.factor
+            hold[name].append(float((new.abs() <= width).double().mean()))
+    coverage = {name: sum(shares) / len(shares) for name, shares in hold.items()}
+    assert coverage["known"] == pytest.approx(0.95, abs=0.025)
+    assert coverage["known"] > coverage["groups"]
 
 
 def test_the_errors_of_one_gap_do_not_decide_the_shape_for_the_next_gaps():

@@ -3,11 +3,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from pyro_vgpds import Sequences
-from pyro_vgpds.evaluation import HeldOut, Split
+from pyro_vgpds.evaluation import HeldOut, Split, hold_out
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.selection.combining import LEVELS, choose
@@ -184,6 +185,32 @@ def test_groups_are_parts_of_a_sequence_as_long_as_a_gap():
     assert entries.group.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 2, 2, 2]
     assert len(make_entries(50).group.unique()) == 50
     assert len(make_entries(50, origins=2).group.unique()) == 50
+
+
+def test_forecasts_that_share_frames_are_one_error_of_each_independent_output():
+    """Four origins whose forecasts of three frames cover six frames, of two outputs that are the same."""
+    rng = np.random.default_rng(0)
+    walk = rng.normal(size=(40, 1)).cumsum(0)
+    data = Sequences([np.arange(40.0)], [np.repeat(walk, 2, axis=1)])
+    splits = [hold_out(data, "forecast", horizon=3, skip=skip) for skip in (3, 2, 1, 0)]
+    entries = Entries.of(splits, data)
+    assert entries.num_errors == pytest.approx(2.0, rel=0.02)
+    assert entries.take(entries.split >= 2).num_errors == pytest.approx(4 / 3, rel=0.02)  # four frames
+    other = Sequences([np.arange(40.0)] * 2, [rng.normal(size=(40, 2)).cumsum(0) for _ in range(2)])
+    splits = [hold_out(other, "forecast", horizon=3, skip=skip) for skip in (3, 2, 1, 0)]
+    assert Entries.of(splits, other).num_errors == pytest.approx(8.0, rel=0.1)  # of two sequences and two outputs
+    assert Entries.of([hold_out(data, "impute")], data).num_errors is None
+
+
+def test_intervals_of_forecasts_have_as_many_degrees_of_freedom_as_independent_errors():
+    frames = 40
+    members = [replace(m, ahead=torch.ones_like(m.ahead)) for m in make_members(frames, [0.5, 0.6])]
+    entries = make_entries(frames, origins=2)
+    few, many = (choose(members, replace(entries, num_outputs=number), SCALE) for number in (1.5, 1000.0))
+    assert few.combination.weights.equal(many.combination.weights)
+    assert few.combination.calibration.factor.equal(many.combination.calibration.factor)
+    assert few.combination.calibration.width(0.95) > 1.2 * many.combination.calibration.width(0.95)
+    assert bool((few.widths[0.95] > many.widths[0.95]).all())
 
 
 def test_weights_of_forecasts_are_not_decided_by_one_origin():
