@@ -29,6 +29,7 @@ _CLEAR_CYCLES, _CLEAR = 3.0, 0.2  # cycles and share of the variance of a clear 
 # Of fewer cycles: the largest mismatch one period apart, and the least effective number of dimensions. One of a hundred
 # random walks or slow paths of three dimensions, and a sixth of those of one dimension, repeat as well by chance.
 _REPEATED, _DIMENSIONS = 0.5, 3.0
+_MULTIPLE = 0.1  # by which a cycle differs from a multiple of the oscillation in it, at most
 _THIN = 400  # frames in which it is looked for, at most
 # power at twice the strongest period: relative to the strongest, to that around it, and cycles that must be seen
 _HALF, _STANDS_OUT, _HALF_CYCLES = 0.1, 8.0, 5.0
@@ -194,25 +195,31 @@ def main_cycle(times: Times, x: Tensor, least_share: float = _CLEAR) -> float | 
     return float(1.0 / frequencies[best if below is None else below])
 
 
-def repeated_cycle(times: Times, x: Tensor) -> float | None:
-    """The period of points that are seen for one to three cycles, too few for :func:`main_cycle`; None if they do not
-    repeat, or if they have so few dimensions that they may do so by chance.
+def repeated_cycle(times: Times, x: Tensor, part: float | None = None) -> float | None:
+    """The period of points that are seen for few cycles, so that :func:`main_cycle` finds none or a part of one; None
+    if they do not repeat, or if they have so few dimensions that they may do so by chance.
 
     :param times: of the points.
     :param x: (N, Q), with the variance that each component has in the outputs.
+    :param part: the period that :func:`main_cycle` finds. The result is then a cycle of two or three of these, such as
+        a stride of two steps, after which the points are more alike than after one: oscillations are no chance, so that
+        the number of dimensions does not matter.
     """
     if max(times.lengths) < _LEAST_FRAMES:
         return None
     first, points = head(times, x, _CYCLE_FRAMES)
     rows = first.slices()[0]
-    thin = slice(None, None, -(-len(points[rows]) // _THIN))  # such a cycle has a third of them or more
+    thin = slice(None, None, -(-len(points[rows]) // _THIN))  # such a cycle has a fifth of them or more
     t, y = first.t[rows].cpu()[thin].contiguous(), points[rows].cpu()[thin]  # torch warns if times are not contiguous
-    variance = y.var(0, correction=0)
-    found = find_repeat([(t, y)])
-    if found is None or variance.sum().square() < _DIMENSIONS * variance.square().sum():
+    found, span = find_repeat([(t, y)]), float(t[-1] - t[0])
+    if found is None or found.mismatch > _REPEATED:
         return None
-    is_long = _CLEAR_CYCLES * found.period > float(t[-1] - t[0])
-    return found.period if is_long and found.mismatch <= _REPEATED else None
+    if part is None:
+        variance = y.var(0, correction=0)
+        is_rich = bool(variance.sum().square() >= _DIMENSIONS * variance.square().sum())
+        return found.period if is_rich and _CLEAR_CYCLES * found.period > span else None
+    is_multiple = any(abs(found.period / (count * part) - 1.0) < _MULTIPLE for count in (2, 3))
+    return found.period if is_multiple and _HALF_CYCLES * found.period > span else None
 
 
 def _peak_at_half(frequencies: Tensor, power: Tensor, best: int, span: float) -> int | None:

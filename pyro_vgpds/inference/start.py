@@ -64,12 +64,13 @@ class Start:
 
     @property
     def cycle(self) -> float | None:
-        """The period of a single sequence with a clear cycle, or that repeats after a third of its length or more."""
+        """The period of a single sequence with a clear cycle, or that repeats after a large part of its length."""
         if not self._is_alone:
             return None
         points = self.x * self.share.sqrt()
-        found = main_cycle(self.times, points)
-        return repeated_cycle(self.times, points) if found is None else found
+        part = main_cycle(self.times, points)
+        whole = repeated_cycle(self.times, points, part)
+        return part if whole is None else whole
 
     def cycle_of_some(self, data: Sequences) -> float | None:
         """The period of a single sequence with a cycle in some of its outputs, which the points need not show."""

@@ -27,11 +27,10 @@ from pyro_vgpds.temporal.gaussian import GaussianPosterior, least_lam
 from pyro_vgpds.training.api import fit
 from pyro_vgpds.types import DataLike
 
-__all__ = ["Extension", "condition", "continue_training", "extend", "extend_data", "from_sites", "place_sites"]
+__all__ = ["Extension", "condition", "extend", "extend_data", "from_sites", "place_sites"]
 
 P = TypeVar("P", bound=FittedModel)
 
-_FIRST_STEPS = 20  # natural steps before hyperparameters are trained further: q(X) of new frames starts at the prior
 _FREE_STEPS = 30  # natural steps of all frames, at most
 _SOLVER = Solver(num_starts=2)  # from the nearest training frames and from the forecast
 
@@ -57,18 +56,6 @@ def condition(
     >>> condition(post, shorter).forecast([2.1, 2.2], sequence=0).mean.shape
     torch.Size([2, 5])
     """
-    return continue_training(posterior, data, sequences, num_steps=num_steps, learn=False)
-
-
-def continue_training(
-    posterior: P,
-    data: Sequences,
-    sequences: Sequence[OneSequence] | None = None,
-    *,
-    num_steps: int,
-    learn: bool = True,
-) -> P:
-    """As :func:`condition`, with hyperparameters that are trained further unless ``learn`` is False."""
     check_kind("posterior", posterior, FittedModel, "a Posterior")
     check_data(data)
     check_list("sequences", sequences, "a list with an index, a name or None for each sequence", optional=True)
@@ -80,7 +67,7 @@ def continue_training(
     data = like_training(data, posterior.data)
     if data.lags != posterior.data.lags:
         data = data.lagged(posterior.data.lags)
-    return from_sites(posterior, data, _sites(posterior, data, belongs), num_steps=num_steps, learn=learn)
+    return from_sites(posterior, data, _sites(posterior, data, belongs), num_steps=num_steps)
 
 
 def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence] | None) -> list[int | None]:
@@ -99,7 +86,7 @@ def _belongs(known: Sequences, data: Sequences, sequences: Sequence[OneSequence]
 
 
 @one_at_a_time
-def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_steps: int, learn: bool = False) -> P:
+def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_steps: int) -> P:
     """The posterior of other data at the same hyperparameters, with q(X) from sites ``mean_bar`` and ``lam``, (N, Q)
     each.
 
@@ -129,13 +116,11 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     for parameter in learned:
         parameter.requires_grad_(False)
     if num_steps and data.num_observed:  # without observations, q(X) is the prior
-        result = fit(model, guide, data, _FIRST_STEPS if learn else num_steps, warmup=0, tolerance=1e-5, progress=False)
+        result = fit(model, guide, data, num_steps, warmup=0, tolerance=1e-5, progress=False)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
     for parameter in learned:
         parameter.requires_grad_(True)
-    if learn and fit(model, guide, data, num_steps, warmup=0, progress=False).stopped == "interrupted":
-        raise KeyboardInterrupt
     return type(posterior)(
         model, guide, data, noise_variance=origin.noise_variance, output_scale=origin.output_scale,
         residual=origin.residual,

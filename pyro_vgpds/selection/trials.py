@@ -20,7 +20,6 @@ from pyro_vgpds.files.models import load_metadata
 from pyro_vgpds.inference.data_checks import TimeScaleWarning
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.combination import Combination
-from pyro_vgpds.prediction.conditioning import continue_training
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_settings, choose_settings
@@ -49,7 +48,6 @@ __all__ = [
 Candidate = str | Configuration  #: the name of a baseline, or a model
 Predictor = Posterior | BaselinePosterior
 
-_STEPS = 15  # of further training on all data
 _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two small operations of a baseline
 
 
@@ -169,12 +167,8 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
         scale = data.output_scales[: data.num_base_outputs]
         variance = _mean_squares(trial.found, scale, gap_length([split]))
         return make_rival(trial.candidate, data, variance, setting=trial.setting)  # of which the errors are known
-    # new frames at the ends of sequences, or new sequences, need a start of their own
-    if split.task == "forecast" or len(split.kept) < data.num_sequences:
-        posterior = _fit(trial.candidate, data, seed)
-    else:
-        posterior = continue_training(cast("Posterior", trial.predictor), data, num_steps=_STEPS)
-    return apply_settings(posterior, trial.settings)
+    # from the start: kernels and initial values that were chosen without the held-out part do not suit all data
+    return apply_settings(_fit(trial.candidate, data, seed), trial.settings)
 
 
 def _fit(candidate: Configuration, data: Sequences, seed: int) -> Posterior:

@@ -224,6 +224,40 @@ def test_a_cycle_of_many_dimensions_that_is_seen_twice():
     assert scales.repeated_cycle(evenly(220), two_cycles(8, length=220)) is None  # seen often: not for this rule
 
 
+def strides(length, asymmetry):
+    """A stride of 26 frames whose two steps differ a little, in one dimension."""
+    angle = 2.0 * math.pi * torch.arange(float(length)).unsqueeze(-1) / 26.0
+    return (2.0 * angle).sin() + 0.5 * (4.0 * angle).cos() + asymmetry * (angle.sin() + (3.0 * angle).cos())
+
+
+def test_a_stride_that_is_seen_twice_is_not_taken_for_two_cycles():
+    x = strides(62, 0.4)
+    step = scales.main_cycle(evenly(62), x)
+    assert step == pytest.approx(1.3, rel=0.03)  # frames are 0.1 apart
+    assert scales.repeated_cycle(evenly(62), x, step) == pytest.approx(2.6, rel=0.03)
+    assert scales.repeated_cycle(evenly(62), x) is None  # one dimension, unless a part of the cycle oscillates
+    assert scales.repeated_cycle(evenly(62), x, 0.5 * step) is None  # a quarter
+    assert scales.repeated_cycle(evenly(62), x, 0.8 * step) is None
+    assert scales.repeated_cycle(evenly(62), strides(62, 0.0), step) is None  # steps that are alike
+    assert scales.repeated_cycle(evenly(150), strides(150, 0.4), step) is None  # seen often: not for this rule
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cycle_in_noise_is_not_taken_for_half_of_one(seed):
+    torch.manual_seed(seed)
+    x = strides(62, 0.0) @ torch.ones(1, 3) + 0.5 * torch.randn(62, 3)
+    step = scales.main_cycle(evenly(62), x)
+    assert step == pytest.approx(1.3, rel=0.05)
+    assert scales.repeated_cycle(evenly(62), x, step) is None
+
+
+def test_the_default_kernel_has_strides_and_not_only_steps():
+    y = strides(62, 0.4).double() @ torch.randn(1, 6).double() + 0.02 * torch.randn(62, 6).double()
+    model = VGPDS.from_data(Sequences(torch.arange(62.0).double(), y))
+    periods = [float(leaf.period.detach().mean()) for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    assert periods == pytest.approx([26.0, 13.0, 26.0 / 3.0], rel=0.03)
+
+
 def test_random_paths_of_many_dimensions_do_not_repeat():
     torch.manual_seed(0)
     for length in (60, 150):

@@ -11,7 +11,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Po
 from pyro_vgpds.data.parts import take_frames, with_outputs
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.prediction import condition
-from pyro_vgpds.prediction.conditioning import _sites, continue_training
+from pyro_vgpds.prediction.conditioning import _sites
 
 
 def make_posterior(lengths=(14, 9), steps=60, **options):
@@ -163,15 +163,6 @@ def test_hyperparameters_with_priors_stay_at_their_medians():
     t = torch.tensor([0.0, 0.5, 1.0])
     wanted, found = (p.q.prior.kernel.gram(t) for p in (posterior, other))
     torch.testing.assert_close(found, wanted)
-
-
-def test_training_goes_on():
-    posterior = make_posterior(steps=3)
-    fixed = continue_training(posterior, posterior.data, num_steps=10, learn=False)
-    further = continue_training(posterior, posterior.data, num_steps=10)
-    assert further.bound > fixed.bound + 1.0
-    before, after = hyperparameters(posterior), hyperparameters(further)
-    assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_mixtures_are_conditioned_one_by_one():

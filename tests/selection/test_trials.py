@@ -9,6 +9,7 @@ import torch
 
 from pyro_vgpds import Sequences, auto
 from pyro_vgpds.datasets import make_sequences
+from pyro_vgpds.prediction.settings import apply_settings
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.rivals import choose_setting, make_rival
@@ -36,12 +37,15 @@ def test_a_model_is_trained_for_each_origin_of_a_forecast():
     assert torch.equal(found.mean, expected)
 
 
-def test_a_model_of_a_forecast_is_trained_anew_on_all_data():
+@pytest.mark.parametrize(("task", "horizon"), [("forecast", 4), ("impute", None)])
+def test_a_model_is_trained_anew_on_all_data(task, horizon):
     data = make_data()
-    splits = Problem(data, "forecast", 4, 0).splits
-    found = finish(try_out(MODEL, splits, seed=1), splits[0], data, seed=1)
+    splits = Problem(data, task, horizon, 0).splits
+    trial = try_out(MODEL, splits, seed=1)
+    found = finish(trial, splits[0], data, seed=1)
     t = torch.linspace(2.6, 2.9, 4, dtype=torch.float64)
-    assert torch.equal(found.forecast(t, 0).mean, MODEL.fit(data, 1).forecast(t, 0).mean)
+    expected = apply_settings(MODEL.fit(data, 1), trial.settings)
+    assert torch.equal(found.forecast(t, 0).mean, expected.forecast(t, 0).mean)
 
 
 @pytest.mark.parametrize("task", ["forecast", "impute"])
