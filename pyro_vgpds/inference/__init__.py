@@ -2,9 +2,10 @@
 """Variational inference: the collapsed ELBO, the guide, natural gradients, and where training starts."""
 
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, IntegrateMessenger
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.integrate import IntegrateMessenger
 from pyro_vgpds.inference.meeting import TimeScaleWarning
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.inference.natural import NaturalGradient
