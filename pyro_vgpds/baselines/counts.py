@@ -25,6 +25,7 @@ __all__ = ["COUNT_RULES", "common_period", "join_components"]
 _SWEEPS = 50  # of levels and shares
 _LEAST = 1e-12  # mean count
 _CYCLES = 10  # earlier cycles that are used, at most
+_LONG = 24  # frames of a cycle that three of them hardly differ from, unlike the days of a week
 
 
 def common_period(data: Sequences) -> float | None:
@@ -96,12 +97,13 @@ def _common_cycle(data: Sequences) -> Tensor:
         return _common_level(data)
 
     def earlier(t: np.ndarray, level: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Levels (K, n) of the same part of other cycles, averaged with the frames next to it."""
+        """Levels (K, n) of the same part of other cycles, averaged with the frames next to it in long cycles."""
         step, found = float(np.median(np.diff(t))), []
+        beside = [-step, 0.0, step] if period >= _LONG * step else [0.0]
         for at in new:
             cycles = [at + k * period for k in (*range(-1, -_CYCLES - 1, -1), *range(1, _CYCLES + 1))]
-            inside = [place for place in cycles if t[0] <= place - step and place + step <= t[-1]]
-            near = [np.interp([place - step, place, place + step], t, level).mean() for place in inside[:_CYCLES]]
+            inside = [place for place in cycles if t[0] <= place + beside[0] and place + beside[-1] <= t[-1]]
+            near = [np.interp([place + by for by in beside], t, level).mean() for place in inside[:_CYCLES]]
             found.append(torch.tensor(near or [np.interp(at, t, level)], dtype=torch.float64).unsqueeze(-1))
         return join_components(found).numpy() if found else np.empty((1, 0))
 

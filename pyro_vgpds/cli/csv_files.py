@@ -7,12 +7,12 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.dates import has_zone, is_date, parse_times, with_hyphens
+from pyro_vgpds.cli.dates import has_zone, is_like_date, parse_times, with_hyphens
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.data.dates import OutOfRangeError
@@ -21,7 +21,7 @@ from pyro_vgpds.formatting import is_number, to_number
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
-_MISSING = {"", "nan", "na", "n/a", "null", "none"}
+_MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "-", "?", "."}
 _TIME_NAMES = ("time", "t", "date", "datetime", "timestamp")
 
 
@@ -46,7 +46,9 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     if layout.columns is not None:
         others = [header[i] for i in outputs]
         outputs = [outputs[i] for i in select(layout.columns, others, len(others), f"{path}: --columns")]
-    columns = list(zip(*rows, strict=True))
+    columns: list[Sequence[str]] = list(zip(*rows, strict=True))
+    if time is not None:
+        columns[time] = with_hyphens(columns[time])
     ignored: tuple[str, ...] = ()
     if layout.columns is None and layout.known is not None:
         text = [i for i in outputs if header[i] not in layout.known and not all(map(_is_number, columns[i]))]
@@ -79,6 +81,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
 
 # spreadsheets in some languages write decimal commas and separate cells by semicolons
 _COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
+_WITH_MORE = re.compile(r"[<>~]?\W?[\d., ']*\d\W?\D{,5}")  # 12.3 C, 1,234.5, <0.5, 60%
 _POINT = re.compile(r"[+-]?[\d,]*\.\d+(?:[eE][+-]?\d+)?")
 
 
@@ -100,7 +103,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
         rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
     header = rows[0]
-    if header[0] and all(_is_number(cell) or is_date(cell) for cell in header):
+    if header[0] and all(_is_number(cell) or is_like_date(cell) for cell in header):
         if len(header) > 2 and header == [str(i) for i in range(len(header))] and _has_fractions(rows[1:]):
             raise CommandError(
                 f"{path}, line {lines[0]}: 0, 1, 2, … are the numbers of columns, or the first row of a file without "
@@ -147,7 +150,7 @@ def _find_time(header: list[str], first: list[str], wanted: str | None, sequence
     """The column of this name, of a usual name, with a date in the ``first`` row, or the first one."""
     found = _find(header, wanted, _TIME_NAMES, "--time", path)
     others = [i for i in range(len(header)) if i != sequence] or [0]
-    return next((i for i in others if is_date(first[i])), others[0]) if found is None else found
+    return next((i for i in others if is_like_date(first[i])), others[0]) if found is None else found
 
 
 def _shown(cell: str) -> str:
@@ -160,18 +163,22 @@ def _is_number(cell: str) -> bool:
     return cell.lower() in _MISSING or is_number(cell)
 
 
-def _numbers(columns: Mapping[str, tuple[str, ...]], name: str, path: Path, lines: list[int]) -> np.ndarray:
+def _numbers(columns: Mapping[str, Sequence[str]], name: str, path: Path, lines: list[int]) -> np.ndarray:
     """The numbers of a column; if some are text, the error has the argument that selects all other columns."""
     values: list[float] = []
     for i, cell in enumerate(columns[name]):
         try:
             values.append(math.nan if cell.lower() in _MISSING else to_number(cell))
         except ValueError:
-            good = [other for other, cells in columns.items() if all(map(_is_number, cells))]
+            how = (
+                "Write numbers without units and thousands separators, and leave missing values empty."
+                if _WITH_MORE.fullmatch(cell)
+                else "Leave missing values empty, select the columns of numbers with --columns, or name the column of "
+                "the times with --time and that of the sequences' names with --sequence-column."
+            )
             raise CommandError(
-                f"{path}, line {lines[i]}, column {name!r}: {_shown(cell)} is not a number. Leave missing values "
-                "empty, select the columns of numbers with --columns, or name the column of the times with --time and "
-                f"that of the sequences' names with --sequence-column.{selecting(good)}"
+                f"{path}, line {lines[i]}, column {name!r}: {_shown(cell)} is not a number. {how}"
+                f"{_selecting_numbers(columns)}"
             ) from None
         if math.isinf(values[i]):
             raise CommandError(
@@ -180,9 +187,22 @@ def _numbers(columns: Mapping[str, tuple[str, ...]], name: str, path: Path, line
     return np.array(values, dtype=float)
 
 
-def _times(cells: tuple[str, ...], name: str, path: Path, lines: list[int]) -> np.ndarray:
+def _selecting_numbers(columns: Mapping[str, Sequence[str]]) -> str:
+    """A sentence with the argument that selects the columns of numbers, and one that names those with some text."""
+    mixed, pure = list[str](), list[str]()
+    for name, cells in columns.items():
+        known = [is_number(cell) for cell in cells if cell.lower() not in _MISSING]
+        if all(known):
+            pure.append(name)
+        elif 2 * sum(known) > len(known):
+            mixed.append(name)
+    also = f" These columns have numbers and text: {listed(mixed)}." if mixed else ""
+    return f"{selecting(pure)}{also}"
+
+
+def _times(cells: Sequence[str], name: str, path: Path, lines: list[int]) -> np.ndarray:
     try:
-        times = parse_times(with_hyphens(cells))
+        times = parse_times(cells)
     except OutOfRangeError as error:
         message, i = error.args
         raise CommandError(f"{path}, line {lines[i]}, column {name!r}: {message}.") from None

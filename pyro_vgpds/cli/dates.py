@@ -14,13 +14,13 @@ from pyro_vgpds.data.durations import UNITS, parse_duration
 from pyro_vgpds.formatting import is_number, to_number
 
 __all__ = [
-    "has_zone", "is_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to",
+    "has_zone", "is_like_date", "months_to", "parse_date", "parse_range", "parse_step", "parse_times", "steps_to",
     "with_hyphens",
 ]  # fmt: skip
 
 _DATE = re.compile(
     r"(?:(?P<day>\d{4}-\d\d(?:-\d\d)?)|(?P<dotted>\d\d?\.\d\d?\.\d{4}))"
-    r"(?:[T ](?P<clock>\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
+    r"(?:[T ](?P<clock>\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?)(?: ?(?P<half>[AaPp])[Mm])?(?P<zone>Z|[+-]\d\d:?\d\d)?)?"
 )
 # other ways in which the order of year, month and day cannot be mistaken
 _OTHER = [
@@ -38,7 +38,16 @@ _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
-_COMPACT = re.compile(r"((?:19|20)\d\d)([01]\d)([0-3]\d)")
+# dates that only their whole column can tell from numbers, or from dates in another order
+_IN_COLUMNS = [
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<year>(?:19|20)\d\d)(?P<month>[01]\d)(?P<day>[0-3]\d)(?P<clock>)",  # 20240131
+        r"(?P<day>\d\d?)/(?P<month>\d\d?)/(?P<year>\d{4})(?P<clock>(?:[T ].+)?)",  # 31/01/2024 12:00
+        r"(?P<month>\d\d?)/(?P<day>\d\d?)/(?P<year>\d{4})(?P<clock>(?:[T ].+)?)",  # 1/31/2024 12:00
+    )
+]
+_SLASHES = _IN_COLUMNS[1]
 _MOST = 10_000_000  # times in a range; more is a typing error
 
 
@@ -63,7 +72,8 @@ def _match(text: str) -> re.Match[str] | None:
 def parse_date(text: str) -> np.datetime64:
     """A date such as 2024-01, 2024-01-31, 31.01.2024, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00 (becomes UTC).
 
-    Other ways to write it are 2024/1/31, Jan 31, 2024, 31-Jan-2024, Jan 2024 and 2024Q1, the first month of a quarter.
+    Other ways to write it are 2024/1/31, Jan 31, 2024, 31-Jan-2024, Jan 2024 and 2024Q1, the first month of a quarter,
+    and of 15:30 it is 3:30 PM.
 
     :raises ValueError: if it is not a date, or one with slashes, whose month may be its first or its second number.
     :raises OutOfRangeError: if it is not in the years 1678 to 2261.
@@ -76,6 +86,11 @@ def parse_date(text: str) -> np.datetime64:
         day, month, year = match["dotted"].split(".")
         day = f"{year}-{month:0>2}-{day:0>2}"
     clock = match["clock"]
+    if match["half"]:
+        hour, minutes = clock.split(":", 1)
+        if not 1 <= int(hour) <= 12:
+            raise ValueError(f"{text!r} is not a date: with AM or PM, the hour must be 1 to 12")
+        clock = f"{int(hour) % 12 + 12 * (match['half'] in 'Pp'):02}:{minutes}"
     written = f"{day}T{'0' * (clock[1] == ':')}{clock}" if clock else day
     date = to_nanoseconds(np.array([written], "datetime64"))[0]
     zone = match["zone"] or "Z"
@@ -85,7 +100,7 @@ def parse_date(text: str) -> np.datetime64:
     return np.datetime64(date, "ns")
 
 
-def is_date(text: str) -> bool:
+def _is_date(text: str) -> bool:
     """Whether :func:`parse_date` recognises a date, perhaps one out of range."""
     try:
         parse_date(text)
@@ -96,15 +111,26 @@ def is_date(text: str) -> bool:
     return True
 
 
-def with_hyphens(cells: Sequence[str]) -> Sequence[str]:
-    """Dates such as 20240131 as 2024-01-31; the cells as they are if one of them is something else.
+def is_like_date(text: str) -> bool:
+    """Whether it is a date, or may be one in a column of such dates, as 31/01/2024."""
+    return _is_date(text) or _SLASHES.fullmatch(text.strip()) is not None
 
-    As numbers, the day after 20240131 would be 20240132, and a month would be as long as 70 days.
+
+def with_hyphens(cells: Sequence[str]) -> Sequence[str]:
+    """Dates such as 20240131, 31/01/2024 and 1/31/2024 in all cells as 2024-01-31.
+
+    As numbers, the day after 20240131 would be 20240132, and a month would be as long as 70 days. Whether 1/2/2024 is
+    in January or in February is clear if another cell has a day after the twelfth.
+
+    :returns: the cells as they are if one of them is something else, or the order of day and month is not clear.
     """
-    if not all(map(_COMPACT.fullmatch, cells)):
-        return cells
-    dates = [_COMPACT.sub(r"\1-\2-\3", cell) for cell in cells]
-    return dates if all(map(is_date, dates)) else cells
+    readings = []
+    for pattern in _IN_COLUMNS:
+        found = [pattern.fullmatch(cell) for cell in cells]
+        if all(found):
+            dates = [f"{m['year']}-{m['month']:0>2}-{m['day']:0>2}{m['clock']}" for m in found if m is not None]
+            readings += [dates] if all(map(_is_date, dates)) else []
+    return readings[0] if len(readings) == 1 else cells
 
 
 def has_zone(text: str) -> bool:
@@ -128,7 +154,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
             raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
             wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
-            slashes = " (with slashes, the first number could be the day or the month)" if "/" in cell else ""
+            slashes = " (with slashes, the first number could be the day or the month)" if is_like_date(cell) else ""
             raise ValueError(f"{cell!r} is not {wanted}{slashes}", i) from None
     zones = [kind == "date" and bool(_match(cell)["zone"]) for cell in cells]  # type: ignore[index]
     if any(zones) and not all(zones):

@@ -48,6 +48,7 @@ class InputTable:
     zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
     ignored: tuple[str, ...] = ()  #: columns of text
     time: str | None = None  #: name of the times' column
+    reversed: bool = False  #: whether the file begins with the latest times
 
 
 def listed(names: Sequence[str]) -> str:

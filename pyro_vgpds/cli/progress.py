@@ -165,15 +165,16 @@ class _Lines(_Line):
                 silent = time.monotonic() - self.last
                 if self.event is None:
                     continue
-                state = f"{self.event.finished} of {self.event.total} candidates are done"
+                running = "final training" if self.event.kind == "final" else self.event.name
                 elapsed = time.monotonic() - self.start
                 if self.terminal:
-                    running = "final training" if self.event.kind == "final" else self.event.name
                     self.draw(f"{running} ... {elapsed:.0f} s")
                 elif self.pending is not None and silent >= _SECONDS:
                     self._print(self.pending)
                 elif silent >= _SILENCE:
-                    self._print(f"{state} after {elapsed:.0f} s")
+                    now = f"{running} is running; " if self.event.kind in ("start", "final") else ""
+                    state = f"{self.event.finished} of {self.event.total} candidates are done"
+                    self._print(f"{now}{state} after {elapsed:.0f} s")
 
     def erase(self) -> None:
         """Remove the line that is rewritten."""

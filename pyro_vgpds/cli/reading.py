@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pyro_vgpds.cli.codes import describe_codes
+from pyro_vgpds.cli.counters import describe_counters
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
@@ -53,6 +55,10 @@ def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> N
     say(args, f"{table.path}: {data}")
     if table.zoned:
         say(args, "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC")
+    if table.reversed:
+        say(args, "the rows begin with the latest time: they are read in reverse order")
+    if (counters := describe_counters(table.y, table.columns)) is not None:
+        say(args, f"note: {counters}")
     if (codes := describe_codes(table.y, table.columns)) is not None:
         say(args, f"note: {codes}")
 
@@ -83,8 +89,17 @@ def read_table(path: Path, layout: Layout) -> InputTable:
         chosen = select(layout.columns, table.columns, table.y[0].shape[1], f"{path}: --columns")
         names = None if table.columns is None else [table.columns[i] for i in chosen]
         table = InputTable(path, table.t, [part[:, chosen] for part in table.y], names, table.names)
+    table = _from_the_earliest(table)
     _check_times(table)
     return table
+
+
+def _from_the_earliest(table: InputTable) -> InputTable:
+    """Reverse the rows of each sequence if the times of all decrease, as in many downloads of prices."""
+    steps = np.concatenate([np.diff(t if t.dtype.kind == "f" else t.astype(np.int64)) for t in table.t])
+    if not len(steps) or (steps >= 0).any():
+        return table
+    return replace(table, t=[t[::-1] for t in table.t], y=[y[::-1] for y in table.y], reversed=True)
 
 
 def _check_times(table: InputTable) -> None:

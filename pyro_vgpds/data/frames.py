@@ -32,6 +32,8 @@ def split_frame(
     :raises ValueError: if a column does not exist or two have the same name, or a row names no sequence.
     :raises TypeError: if the times are text or an index of several levels, or another column is not numbers.
     """
+    if hasattr(frame, "to_frame") and hasattr(frame, "iloc"):
+        raise TypeError("frame must be a DataFrame of pandas, but got a Series. Give series.to_frame().")
     check_parts("frame", frame, "a DataFrame of pandas", "columns", "iloc", "groupby")
     for name, value in (("time", time), ("sequence", sequence)):
         is_name = isinstance(value, Hashable)
@@ -116,6 +118,9 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
         held = f"{column.dtype}" if text is None else f"text such as {text!r}"
         if text is not None and is_number(text.replace(",", ".", 1)):
             how = 'Read decimal commas with pandas.read_csv(..., decimal=",").'
+        elif text is not None and 2 * sum(is_number(str(value)) for value in column) > len(column):
+            place = f"frame[{name!r}]"
+            how = f"{place} = pandas.to_numeric({place}, errors='coerce') makes text missing."
         else:
             how = (
                 f"Drop it, as in frame.drop(columns=[{name!r}]), or name it with time= or sequence=, if it has the "

@@ -98,9 +98,10 @@ def _check_times(t: np.ndarray, name: str, increasing: bool, origin: np.datetime
         before, after = t[i : i + 2] if origin is None else format_times(to_dates(t[i : i + 2], origin))
         fault = f"repeats {before}" if step[i] == 0 else f"decreases from {before} to {after}"
         raise ValueError(
-            f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort()), "
-            "merge frames of the same time, or, if a new sequence begins there, pass a list with one array for each "
-            "sequence (for a DataFrame, the column of their names: Sequences.from_frame(frame, sequence=...))."
+            f"{name} must increase, but it {fault} at index {i + 1}. Sort t and y together (order = t.argsort(), or "
+            "frame.sort_index() and frame.sort_values() of a DataFrame), merge frames of the same time, or, if a new "
+            "sequence begins there, pass a list with one array for each sequence (for a DataFrame, the column of their "
+            "names: Sequences.from_frame(frame, sequence=...))."
         )
     return t
 

@@ -13,6 +13,7 @@ from types import ModuleType
 import numpy as np
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.formatting import counted
 
 __all__ = ["DAMAGED", "Dataset", "require"]
 
@@ -20,7 +21,7 @@ __all__ = ["DAMAGED", "Dataset", "require"]
 DAMAGED = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """One or several sequences of D outputs, with metadata.
 
@@ -28,6 +29,8 @@ class Dataset:
     >>> dataset = make_sequences(num_sequences=2, num_outputs=5, length=(20, 25))
     >>> [y.shape for y in dataset.y]
     [(25, 5), (23, 5)]
+    >>> dataset
+    Dataset(2 sequences, 48 frames, 5 outputs: 2 sequences on a drifting cycle, 5 outputs)
     >>> dataset.sequences()
     Sequences(2 sequences, 48 frames, 5 outputs)
     """
@@ -40,6 +43,10 @@ class Dataset:
     names: list[str] | None = None  #: names of the sequences
     latent: list[np.ndarray] | None = None  #: the true latent path, (N_s, Q), if known
     dates: list[np.ndarray] | None = None  #: the date of each frame, (N_s,) of datetime64, if known
+
+    def __repr__(self) -> str:
+        sizes = (counted(len(self.y), "sequence"), counted(sum(map(len, self.y)), "frame"))
+        return f"{type(self).__name__}({', '.join(sizes)}, {counted(self.y[0].shape[1], 'output')}: {self.description})"
 
     def sequences(self) -> Sequences:
         """The data as :class:`~pyro_vgpds.Sequences`, one for each entry of ``t``."""

@@ -23,7 +23,7 @@ _STEP = 0.05  # time between frames, as in the authors' code (the true value is 
 BLOCKS = {"legs": np.arange(7, 14), "body": np.arange(20, 50)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CMU35(Motion):
     """The training sequences (``t``, ``y``, ``channels``) and the test sequence of the paper's table 1.
 

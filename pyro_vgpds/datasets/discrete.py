@@ -23,7 +23,7 @@ _LOWEST = 21  # MIDI number of the lowest key of a piano
 _PITCHES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reaches(Dataset):
     """Spike counts of neurons in reaches of a monkey, one sequence for each trial, with the motion of the hand.
 
@@ -83,7 +83,7 @@ class Reaches(Dataset):
         return np.concatenate([np.where(self.hidden, self.y[i], np.nan) for i in self.fold(fold)[1]])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chorales(Dataset):
     """Sequences of 88 notes, 1 if the note sounds and else 0, with the usual split.
 
@@ -106,7 +106,7 @@ class Chorales(Dataset):
         return Sequences(self.t[rows], self.y[rows], columns=self.columns, names=names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CaseCounts(Dataset):
     """Weekly case counts of districts.
 

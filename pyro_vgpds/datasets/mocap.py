@@ -24,7 +24,7 @@ CMU_TERMS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Motion(Dataset):
     """Motion of a skeleton: every row of ``channels`` is a pose.
 

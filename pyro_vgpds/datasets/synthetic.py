@@ -8,6 +8,7 @@ import numpy as np
 from pyro_vgpds.checks import check_count, check_lengths, check_not_negative, check_number, check_seed
 from pyro_vgpds.datasets.base import Dataset
 from pyro_vgpds.datasets.video import Video
+from pyro_vgpds.formatting import counted
 
 __all__ = ["make_pendulum_video", "make_sequences"]
 
@@ -60,9 +61,8 @@ def make_sequences(
     y = [part / scale + noise * rng.standard_normal(part.shape) for part in clean]
     for part in y:
         part[rng.random(part.shape) < missing] = np.nan
-    return Dataset(
-        t, y, f"{num_sequences} sequences on a drifting cycle, {num_outputs} outputs", "Generated.", latent=latent
-    )
+    description = f"{counted(num_sequences, 'sequence')} on a drifting cycle, {counted(num_outputs, 'output')}"
+    return Dataset(t, y, description, "Generated.", latent=latent)
 
 
 def make_pendulum_video(

@@ -29,7 +29,7 @@ _MISSA_SHAPE = (150, 144, 176)
 _MISSA_TERMS = "Part of Ptolemy II (github.com/icyphy/ptII), BSD-like licence."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Video(Dataset):
     """A greyscale video as one sequence: ``y[0]`` is (T, H W), brightness from 0 to 255, and time is the frame number.
 

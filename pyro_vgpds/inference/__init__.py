@@ -4,9 +4,10 @@
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.bound_estimate import BoundEstimate, bound_with_spread
 from pyro_vgpds.inference.data_checks import TimeScaleWarning
-from pyro_vgpds.inference.elbo import Collapsed_ELBO, IntegrateMessenger
+from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.integrate import IntegrateMessenger
 from pyro_vgpds.inference.minibatch import MinibatchNaturalGradient
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.inference.subsampling import Subsampled

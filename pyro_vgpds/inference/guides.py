@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_callable, check_tensor, undefined
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.inference.elbo import IntegrateMessenger
+from pyro_vgpds.inference.integrate import IntegrateMessenger
 from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store

@@ -22,10 +22,12 @@ _HOW = (
 def check_temporal(kernel: object) -> None:
     """Raise a TypeError unless ``kernel`` can be the kernel of time."""
     if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"temporal must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. "
-            "Convert a pyro.contrib.gp kernel with from_pyro(kernel)."
+        how = (
+            "Read text with pyro_vgpds.kernels.parse_kernel(text)."
+            if isinstance(kernel, str)
+            else "Convert a pyro.contrib.gp kernel with from_pyro(kernel)."
         )
+        raise TypeError(f"temporal must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {how}")
     for leaf in kernel.leaves():
         if not isinstance(leaf(), KernelValue):
             raise TypeError(f"temporal contains {type(leaf).__name__}, a kernel of latent points, not of time.")
@@ -34,7 +36,8 @@ def check_temporal(kernel: object) -> None:
 def check_mapping(kernel: object) -> None:
     """Raise a TypeError unless ``kernel`` has the Ψ statistics that the mapping needs, including cross terms."""
     if not isinstance(kernel, Kernel):
-        raise TypeError(f"mapping must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {_HOW}")
+        how = "Read text with pyro_vgpds.kernels.parse_mapping(text)." if isinstance(kernel, str) else _HOW
+        raise TypeError(f"mapping must be a kernel of pyro_vgpds.kernels, but got {type(kernel).__name__}. {how}")
     if isinstance(kernel, Product):
         raise TypeError(f"mapping is a product of kernels ({kernel}), which has no analytic Psi statistics. {_HOW}")
     for leaf in kernel.leaves():

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
+from pyro_vgpds.data.repeats import find_repeat
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled, without_outliers
 
@@ -98,8 +101,9 @@ def guess(
 ) -> Tensor:
     """Function values (N, F) that explain the outputs.
 
-    Discrete outputs are averaged over neighbouring frames first. The width of the window is that with which each
-    frame's outputs are predicted best by the average of its neighbours alone.
+    Discrete outputs are averaged over neighbouring frames first, or over the same phase of neighbouring cycles, such as
+    the Sundays around a Sunday. These, and the width of the window, are those with which each frame's outputs are
+    predicted best by the average of its neighbours alone.
 
     :param likelihood: the likelihood at its parameters.
     :param y: outputs (N, D), NaN if they were not observed.
@@ -123,15 +127,37 @@ def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], com
         rate = y if exposure is None else y / exposure
         return link(torch.where(seen, without_outliers(rate, communicator), means))
     best, best_score = means.expand(y.shape), -torch.inf
-    value = filled(y)
-    for width in _WIDTHS:
-        without = smoothed(y, lengths, width, means, own=False, exposure=exposure, communicator=communicator)
-        score = torch.where(seen, likelihood.distribution(link(without)).log_prob(value), 0.0).sum()
+    orders = [(torch.arange(len(y), device=y.device), lengths)]
+    if len(lengths) == 1 and communicator.size == 1 and (stride := _repetition(y, means, exposure)) is not None:
+        orders.append(_by_phase(len(y), stride, y.device))
+    for (order, parts), width in itertools.product(orders, _WIDTHS):
+        rows, own_exposure = y[order], None if exposure is None else exposure[order]
+        without = smoothed(rows, parts, width, means, own=False, exposure=own_exposure, communicator=communicator)
+        score = torch.where(seen[order], likelihood.distribution(link(without)).log_prob(filled(rows)), 0.0).sum()
         score = communicator.all_reduce(score)
         if float(score) > best_score:
             best_score = float(score)
-            best = smoothed(y, lengths, width, means, own=True, exposure=exposure, communicator=communicator)
+            best = smoothed(rows, parts, width, means, own=True, exposure=own_exposure, communicator=communicator)[
+                order.argsort()
+            ]
     return link(best)
+
+
+def _repetition(y: Tensor, means: Tensor, exposure: Tensor | None) -> int | None:
+    """The number of frames after which the sums of outputs (N, D) of a sequence repeat, if there is one."""
+    seen = torch.isfinite(y)
+    expected = torch.where(seen, means if exposure is None else means * exposure, 0.0).sum(-1)
+    level = torch.log((torch.nansum(y, -1) + 0.5) / (expected + 0.5))
+    known = seen.any(-1)
+    time = torch.arange(len(y), dtype=torch.float64)
+    found = find_repeat([(time[known.cpu()], level[known].double().cpu().unsqueeze(-1))]) if known.sum() > 2 else None
+    return None if found is None or found.period < 1.5 else round(found.period)
+
+
+def _by_phase(count: int, stride: int, device: torch.device) -> tuple[Tensor, tuple[int, ...]]:
+    """The order of frames in which those of the same phase of a cycle are together, and the number of each phase."""
+    phases = [torch.arange(phase, count, stride, device=device) for phase in range(min(stride, count))]
+    return torch.cat(phases), tuple(map(len, phases))
 
 
 def smoothed(

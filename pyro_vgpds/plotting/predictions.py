@@ -67,8 +67,9 @@ def plot_forecast(
     :param prediction: a :class:`~pyro_vgpds.Prediction`, or anything with ``t``, ``mean`` and ``interval``.
     :param output: index or name of the output.
     :param ax: axes to draw on. Default: those of a new figure.
-    :param history: times (N,) and outputs (N, D) before the forecast, drawn as a line; NaN leaves a gap. If the
-        prediction has dates, times are dates, or numbers as in ``data.times.t``, in seconds from the data's first date.
+    :param history: times (N,) and outputs (N, D) before the forecast, drawn as a line; NaN leaves a gap, and so do
+        frames that regular times lack. If the prediction has dates, times are dates, or numbers as in
+        ``data.times.t``, in seconds from the data's first date.
     :param truth: times and true outputs, drawn as dots; times as for ``history``.
     :param levels: probabilities of the bands.
     :returns: the axes.
@@ -93,7 +94,7 @@ def plot_forecast(
     )
     ax, draw = tidy(new_axes(ax)), Drawing(prediction, column)
     if before is not None:
-        times, values = _with_breaks(*before, runs=_runs(before[0]))
+        times, values = _with_breaks(*before, runs=_split_at_gaps(before[0], _runs(before[0])))
         draw.history(ax, times, values)
     for i, level in enumerate(sorted(levels, reverse=True)):  # the widest first, so that the darker ones lie on it
         lower, upper = draw.ends(level)
@@ -219,6 +220,17 @@ def _runs(t: np.ndarray) -> list[np.ndarray]:
     runs.sort(key=lambda rows: t[rows[:1]].tolist())
     apart = all(t[before[-1]] < t[after[0]] for before, after in itertools.pairwise(runs))
     return [np.concatenate(runs)] if apart else runs
+
+
+def _split_at_gaps(t: np.ndarray, runs: list[np.ndarray]) -> list[np.ndarray]:
+    """Runs of times divided where frames are missing, if nine tenths of the steps are equal: not weekdays."""
+    parts = []
+    for rows in runs:
+        steps = np.diff(t[rows]).astype(float)
+        step = np.median(steps) if len(steps) else 0.0
+        is_regular = len(steps) > 0 and np.mean(np.abs(steps - step) <= 0.01 * step) >= 0.9
+        parts += np.split(rows, np.flatnonzero(steps > 1.5 * step) + 1) if is_regular else [rows]
+    return parts
 
 
 def _with_breaks(t: np.ndarray, *columns: np.ndarray, runs: list[np.ndarray]) -> list[np.ndarray]:

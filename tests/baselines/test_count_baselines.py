@@ -163,3 +163,12 @@ def test_errors(data):
         OutputBaseline("mean count", data, NegativeBinomial(0.0))
     with pytest.raises(ValueError, match=r"data.*a whole number of 0 or more"):
         OutputBaseline("mean count", Sequences(range(2), [[1.0], [-2.0]]), "negative-binomial")
+
+
+def test_a_week_of_days_is_not_averaged_with_the_days_beside():
+    rng, day = np.random.default_rng(0), np.arange(91) % 7
+    rate = np.array([20.0, 22.0, 20.0, 25.0, 30.0, 40.0, 0.0])[day]
+    data = Sequences(np.arange(84.0), rng.poisson(rate[:84, None] * np.ones(4)).astype(float))
+    assert common_period(data) == pytest.approx(7.0, rel=0.01)
+    ahead = OutputBaseline("common cycle", data, "negative-binomial").forecast(np.arange(84.0, 91.0))
+    np.testing.assert_allclose(ahead.mean, np.tile(rate[84:, None], 4), rtol=0.15, atol=0.5)

@@ -454,6 +454,12 @@ def test_elsewhere_a_line_is_printed_now_and_then(capsys, monkeypatch):
     with watching(SimpleNamespace(quiet=False)) as progress:
         progress(EVENTS[0])
         time.sleep(1.3)
-    assert re.fullmatch(r"0 of 3 candidates are done after \d s\n", capsys.readouterr().err)
+    assert re.fullmatch(r"a is running; 0 of 3 candidates are done after \d s\n", capsys.readouterr().err)
+    monkeypatch.setattr("pyro_vgpds.cli.progress._SECONDS", 9.0)
+    with watching(SimpleNamespace(quiet=False)) as progress:
+        progress(EVENTS[3])  # a failure, before the next candidate starts
+        progress.pending = None
+        time.sleep(1.3)
+    assert re.fullmatch(r"2 of 3 candidates are done after \d s\n", capsys.readouterr().err)
     with watching(SimpleNamespace(quiet=True)) as progress:
         assert progress is False

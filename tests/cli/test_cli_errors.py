@@ -257,6 +257,19 @@ CSV = {
         "the first line has 1 cells, but all others have 2. The first line must be the names of the columns: delete",
     ),
     "lonely.csv": ("a\n1\n2\n", "its columns are a. Cells are separated by commas, semicolons or tabs. If the file"),
+    "units.csv": (
+        "t,a,b\n0,12.3 C,1\n1,12.4 C,2\n",
+        "line 2, column 'a': '12.3 C' is not a number. Write numbers without units and thousands separators, and leave "
+        'missing values empty. All columns of numbers are selected by --columns "b".',
+    ),
+    "thousands.csv": ("t;a\n0;1.234,5\n", "'1.234,5' is not a number. Write numbers without units and thousands"),
+    "limits.csv": (
+        "t,note,a,b,who\n0,ok,<0.5,1,x\n1,ok,0.7,2,7\n2,ok,-,2,y\n3,ok,0.8,2,z\n",
+        "line 2, column 'note': 'ok' is not a number. Leave missing values empty, select the columns of numbers with "
+        "--columns, or name the column of the times with --time and that of the sequences' names with "
+        '--sequence-column. All columns of numbers are selected by --columns "b". These columns have numbers and text: '
+        "a.",
+    ),
     "index.csv": ("t,a,run\n0,1,1_1\n1,2,1_2\n", "line 2, column 'run': '1_1' is not a number."),
     "huge.csv": (
         "t,a,b\n0,1,1e300\n1,2,-1e300\n2,1,2\n",
@@ -643,6 +656,9 @@ def test_select():
         ("2024Q2", "2024-04-01"),
         ("2024 Q4", "2024-10-01"),
         ("Q1-2024", "2024-01-01"),
+        ("2024-02-03 12:05 AM", "2024-02-03T00:05"),
+        ("Feb 3 2024 12:05:06 pm", "2024-02-03T12:05:06"),
+        ("2024/2/3 4:05PM", "2024-02-03T16:05"),
     ],
 )
 def test_dates(text, date):
@@ -653,7 +669,8 @@ def test_dates(text, date):
     "text",
     [
         "03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", "", "2024/13/1", "2024Q5", "Foo 2024",
-        "Feb 30 2024", "Feb 3", "3 Feb 24", "Marchand 2024", "Febr 3 2024 noon",
+        "Feb 30 2024", "2024-01-31 13:00 PM", "2024-01-31 0:30 AM", "2024-01-31 AM", "Feb 3",
+        "3 Feb 24", "Marchand 2024", "Febr 3 2024 noon",
     ],
 )  # fmt: skip
 def test_invalid_dates(text):
@@ -669,6 +686,12 @@ def test_invalid_dates(text):
         (["20240131", "20240230"], None),
         (["20240131", "2024.5"], None),
         (["18991231"], None),
+        (["05/01/2024", "13/01/2024"], ["2024-01-05", "2024-01-13"]),
+        (["1/5/2024 8:00 AM", "1/13/2024 8:00 PM"], ["2024-01-05 8:00 AM", "2024-01-13 8:00 PM"]),
+        (["1/5/2024", "2/5/2024"], None),  # January and February, or days of May
+        (["1/13/2024", "13/1/2024"], None),
+        (["13/01/2024", "30/02/2024"], None),
+        (["13/01/2024", "late"], None),
     ],
 )
 def test_dates_without_hyphens(cells, written):
@@ -763,3 +786,31 @@ def test_a_csv_file_in_place_of_a_model(tmp_path, capsys):
         code, text = error_of(capsys, command[0], tmp_path / "x.csv", *command[1:])
         assert code == 1
         assert f"x.csv is not a model file. `pyro-vgpds fit {tmp_path / 'x.csv'} -o MODEL` trains a model." in text
+
+
+def test_dates_with_slashes_and_rows_from_the_latest(tmp_path, capsys):
+    file = tmp_path / "prices.csv"
+    file.write_text("id,day,a,b\n" + "".join(f"{d},{d}/01/2024,{d % 5},?\n{d},{d - 1}/01/2024,-,2\n" for d in (14, 12)))
+    table = read_table(file, Layout())
+    days = np.array([f"2024-01-{d}" for d in (11, 12, 13, 14)], "datetime64[ns]")
+    np.testing.assert_array_equal(table.t[0], days)
+    np.testing.assert_array_equal(table.y[0], [[12, np.nan, 2], [12, 2, np.nan], [14, np.nan, 2], [14, 4, np.nan]])
+    assert table.reversed
+    model = str(tmp_path / "prices.safetensors")
+    assert main(["fit", str(file), "-o", model, "--columns", "a,b", "--quick", "--steps", "2"]) == 0
+    assert "the rows begin with the latest time: they are read in reverse order" in capsys.readouterr().err
+    assert main(["forecast", model, "--horizon", "1", "--interval", "0"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("2024-01-15,")
+
+
+def test_rows_of_several_sequences_from_the_latest(tmp_path):
+    file = tmp_path / "runs.csv"
+    file.write_text("sequence,t,a\nx,2,1\nx,1,2\ny,9,3\nz,3,4\nz,0,5\n")
+    table = read_table(file, Layout())
+    assert [t.tolist() for t in table.t] == [[1, 2], [9], [0, 3]]
+    assert [y[:, 0].tolist() for y in table.y] == [[2, 1], [3], [5, 4]]
+    file.write_text("sequence,t,a\nx,2,1\nx,1,2\ny,0,4\ny,3,5\n")
+    with pytest.raises(
+        CommandError, match=r"the times of sequence 'x' \(column 't'\) must increase, but 1 comes after 2"
+    ):
+        read_table(file, Layout())

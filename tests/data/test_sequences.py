@@ -406,6 +406,17 @@ def test_frames_with_columns_that_are_not_numbers():
         Sequences.from_frame(pandas.DataFrame({"t": [0.0, 1.0], "run": ["1_2", "1_3"]}), time="t")
     with pytest.raises(TypeError, match=r"'a' must be numbers, but has text such as '1,5'. Read decimal commas with"):
         Sequences.from_frame(pandas.DataFrame({"a": ["1,5", "2"]}))
+    dashes = pandas.DataFrame({"a": ["1.5", "-", 2.0]})
+    with pytest.raises(
+        TypeError, match=r"text such as '-'\. frame\['a'\] = pandas\.to_numeric\(frame\['a'\], errors='coe"
+    ):
+        Sequences.from_frame(dashes)
+    dashes["a"] = pandas.to_numeric(dashes["a"], errors="coerce")
+    assert Sequences.from_frame(dashes).num_observed == 2
+    with pytest.raises(
+        TypeError, match=r"frame must be a DataFrame of pandas, but got a Series\. Give series\.to_frame"
+    ):
+        Sequences.from_frame(dashes["a"])
     numbers = Sequences.from_frame(frame.drop(columns="crew"))  # numbers as text are numbers
     assert numbers.y.tolist() == [[1.0, 1.0], [2.0, 2.0]]
 

@@ -436,3 +436,9 @@ def test_dataset_is_frozen():
         data.t = []
     assert isinstance(data, base.Dataset)
     assert data.terms == "Generated."
+
+
+def test_a_data_set_is_shown_in_a_line():
+    one = datasets.make_sequences(num_sequences=1, num_outputs=1, length=(9, 9))
+    assert repr(one) == f"Dataset(1 sequence, 9 frames, 1 output: {one.description})"
+    assert repr(datasets.make_pendulum_video(num_frames=8)).startswith("Video(1 sequence, 8 frames, ")

@@ -152,3 +152,20 @@ def test_svi_collects_the_parameters_as_ever():
     assert losses[-1] < losses[0]
     assert direct.is_plain(model, guide, data)
     assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(svi.evaluate_loss(data), rel=1e-14)
+
+
+@pytest.mark.parametrize("step", ["_differentiable_loss_particle", "_get_trace"])
+def test_steps_that_a_subclass_defines_are_used(step):
+    model, guide, data = make_problem()
+    plain = Collapsed_ELBO().loss(model, guide, data)
+    assert is_plain(model, guide, data)
+    calls = []
+
+    def own(self, *args):
+        calls.append(args)
+        return getattr(super(Own, self), step)(*args)
+
+    Own = type("Own", (Collapsed_ELBO,), {step: own})
+    assert Own().loss(model, guide, data) == pytest.approx(plain, rel=1e-10)
+    assert Own().loss_and_grads(model, guide, data) == pytest.approx(plain, rel=1e-10)
+    assert len(calls) == 2

@@ -64,3 +64,47 @@ def test_without_any_output_the_guess_is_zero(make):
     likelihood = make()()
     assert not guess.guess(likelihood, y, (4,)).any()
     assert not guess.function_means(likelihood, y).any()
+
+
+def weekly(frames=70, rate=20.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    pattern = rate * torch.tensor([1.0, 1.1, 1.0, 1.2, 1.6, 2.0, 0.0], dtype=torch.float64)
+    return torch.poisson(pattern.repeat(frames // 7)[:, None] * torch.ones(3).to(pattern), generator=generator)
+
+
+@torch.no_grad()
+def test_days_are_averaged_with_the_same_day_of_other_weeks():
+    y = weekly()
+    f = guess.guess(Poisson()(), y, (70,))
+    sundays = y[6::7]
+    assert (f[6::7].exp() < 4.0).all()  # the mean of all days is 23
+    assert (f.exp().reshape(10, 7, 3)[:, 5] > 30.0).all()
+    # one of the windows of the same weekday, which are other rows of a shorter sequence
+    means = guess.column_means(y)
+    slow = [slow_average(sundays, (10,), width, means, True, None).log() for width in guess._WIDTHS]
+    assert min(float((f[6::7] - one).abs().max()) for one in slow) < 1e-10
+
+
+@torch.no_grad()
+def test_gaps_and_exposures_follow_the_order_of_phases():
+    y, exposure = weekly(), torch.ones(70, 3, dtype=torch.float64)
+    exposure[5] = 3.0
+    y[5] *= 3.0
+    y[26:29] = torch.nan
+    f = guess.guess(Poisson()().exposed(exposure), y, (70,))
+    rate = f.exp().reshape(10, 7, 3)
+    torch.testing.assert_close(rate[:, 5], torch.full((10, 3), 40.0).to(rate), rtol=0.25, atol=0.0)
+    assert (rate[:, 6] < 4.0).all()
+
+
+@torch.no_grad()
+def test_slow_changes_are_averaged_over_neighbours():
+    t = torch.arange(70, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    y = torch.poisson(torch.exp(1.0 + torch.sin(2.0 * math.pi * t / 35.0))[:, None].expand(-1, 3), generator=generator)
+    f = guess.guess(Poisson()(), y, (70,))
+    means = guess.column_means(y)
+    slow = [slow_average(y, (70,), width, means, True, None).log() for width in guess._WIDTHS]
+    assert min(float((f - one).abs().max()) for one in slow) < 1e-10
+    apart = guess.guess(Poisson()(), weekly(), (35, 35))  # several sequences have no common cycle
+    assert (apart[6::7].exp() > 10.0).all()

@@ -231,9 +231,13 @@ def test_mapping_kernels_without_statistics_are_refused():
         VGPDS(RBF(), ARDRBF() * Bias(), **parts)
     with pytest.raises(TypeError, match=r"cross term of CosineValue and ARDRBFValue .* not registered.*register_psi2"):
         VGPDS(RBF(), Cosine() + ARDRBF(), **parts)
-    with pytest.raises(TypeError, match=r"mapping must be a kernel of pyro_vgpds.kernels, but got str"):
+    with pytest.raises(
+        TypeError, match=r"mapping must be a kernel of pyro_vgpds.kernels, but got str\. Read text with .*parse_mapping"
+    ):
         VGPDS(RBF(), "rbf", **parts)
-    with pytest.raises(TypeError, match=r"temporal must be a kernel of pyro_vgpds.kernels, but got str"):
+    with pytest.raises(
+        TypeError, match=r"temporal must be a kernel of pyro_vgpds.kernels, but got str\. Read text with .*parse_kernel"
+    ):
         VGPDS("rbf", ARDRBF(), **parts)
     with pytest.raises(TypeError, match="temporal contains ARDRBF, a kernel of latent points"):
         VGPDS(ARDRBF() + White(), ARDRBF(), **parts)

@@ -329,6 +329,18 @@ def test_history_of_several_sequences_is_not_joined():
     assert not len(line(plot_forecast(prediction(), history=([], np.ones((0, 3)))), "history").get_xdata())
 
 
+def test_history_has_a_gap_where_regular_times_lack_frames():
+    days = np.arange(40.0)
+    lacking = np.delete(days, [11, 12, 13])
+    x, y = line(plot_forecast(prediction(), history=(lacking, np.ones((37, 3)))), "history").get_xydata().T
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(y)), [11])
+    np.testing.assert_array_equal(np.delete(x, 11), lacking)
+    weekdays = days[days % 7 < 5]
+    for t in (days, weekdays, days**1.5, days[:1]):
+        y = line(plot_forecast(prediction(), history=(t, np.ones((len(t), 3)))), "history").get_ydata()
+        assert len(y) == len(t)
+
+
 @pytest.mark.parametrize("what", ["history", "truth"])
 def test_forecast_refuses_times_of_another_kind(dated, what):
     dates = np.datetime64("2024-01-01") + np.arange(2).astype("timedelta64[D]")

@@ -9,7 +9,7 @@ import torch
 
 from pyro_vgpds import Sequences, auto
 from pyro_vgpds.datasets import make_sequences
-from pyro_vgpds.prediction.settings import apply_settings
+from pyro_vgpds.prediction.noise_settings import apply_settings
 from pyro_vgpds.selection import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.rivals import choose_setting, make_rival
