@@ -285,6 +285,14 @@ def test_a_posterior_is_calibrated(task):
         assert level - 0.15 <= inside <= min(1.0, level + 0.15)
 
 
+def test_a_calibrated_forecast_of_one_output_counts_as_few_errors():
+    data = make_data((40,), outputs=1)
+    posterior = Posterior(*make_model(data), data)
+    calibration = posterior.calibrate("forecast", horizon=5).combination("forecast").calibration
+    assert calibration.width(0.95) == pytest.approx(4.302653, rel=1e-4)  # two degrees of freedom, the fewest
+    assert posterior.calibrate("impute").combination("impute").calibration.width(0.95) < 2.5
+
+
 def test_calibration_checks_its_arguments():
     data = make_data((12,))
     posterior = Posterior(*make_model(data), data)
