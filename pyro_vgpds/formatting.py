@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["Default", "counted", "describe_prior", "is_number", "numbers", "on_terminal", "to_number"]
+__all__ = ["Default", "counted", "describe_prior", "is_number", "joined", "numbers", "on_terminal", "to_number"]
 
 
 class Default:
@@ -24,6 +25,17 @@ class Default:
 def counted(number: int, noun: str) -> str:
     """``1 output``, ``2 outputs``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def joined(names: Iterable[str]) -> str:
+    """Names separated by commas, or by semicolons if a name has a comma.
+
+    >>> from pyro_vgpds.formatting import joined
+    >>> joined(["a", "b"]), joined(["a, b", "c"])
+    ('a, b', 'a, b; c')
+    """
+    texts = list(names)
+    return ("; " if any("," in text for text in texts) else ", ").join(texts)
 
 
 def numbers(value: Tensor) -> str:

@@ -16,12 +16,13 @@ from pyro_vgpds.cli.dates import has_zone, is_like_date, parse_times, with_hyphe
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.data.dates import OutOfRangeError
-from pyro_vgpds.formatting import is_number, to_number
+from pyro_vgpds.formatting import to_number
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
 CSV_SUFFIXES = (".csv", ".tsv", ".txt")
 _MISSING = {"", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "-", "?", "."}
+_LOGICAL = {"true": 1.0, "false": 0.0}
 _TIME_NAMES = ("time", "t", "date", "datetime", "timestamp")
 
 
@@ -102,6 +103,8 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         raise CommandError(f"{path} is empty.")
     if delimiter == ";" and not any(_POINT.fullmatch(cell) for row in rows for cell in row):
         rows = [[_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
+    if len(rows) > 1 and all(len(row) == len(rows[0]) and not row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]  # lines that end with a separator
     header = rows[0]
     if header[0] and all(_is_number(cell) or is_like_date(cell) for cell in header):
         if len(header) > 2 and header == [str(i) for i in range(len(header))] and _has_fractions(rows[1:]):
@@ -159,8 +162,18 @@ def _shown(cell: str) -> str:
     return repr(cell if len(cell) <= 40 else f"{cell[:40]}…") + lines
 
 
+def _to_output(cell: str) -> float:
+    """A number, NaN if it is missing, or 1 and 0 for true and false; a ValueError for other text."""
+    word = cell.lower()
+    return math.nan if word in _MISSING else _LOGICAL[word] if word in _LOGICAL else to_number(cell)
+
+
 def _is_number(cell: str) -> bool:
-    return cell.lower() in _MISSING or is_number(cell)
+    try:
+        _to_output(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(columns: Mapping[str, Sequence[str]], name: str, path: Path, lines: list[int]) -> np.ndarray:
@@ -168,7 +181,7 @@ def _numbers(columns: Mapping[str, Sequence[str]], name: str, path: Path, lines:
     values: list[float] = []
     for i, cell in enumerate(columns[name]):
         try:
-            values.append(math.nan if cell.lower() in _MISSING else to_number(cell))
+            values.append(_to_output(cell))
         except ValueError:
             how = (
                 "Write numbers without units and thousands separators, and leave missing values empty."
@@ -191,7 +204,7 @@ def _selecting_numbers(columns: Mapping[str, Sequence[str]]) -> str:
     """A sentence with the argument that selects the columns of numbers, and one that names those with some text."""
     mixed, pure = list[str](), list[str]()
     for name, cells in columns.items():
-        known = [is_number(cell) for cell in cells if cell.lower() not in _MISSING]
+        known = [_is_number(cell) for cell in cells if cell.lower() not in _MISSING]
         if all(known):
             pure.append(name)
         elif 2 * sum(known) > len(known):

@@ -79,6 +79,8 @@ def read_names(names: Sequence[str] | None, count: int) -> list[str] | None:
 def _check_times(t: np.ndarray, name: str, increasing: bool, origin: np.datetime64 | None) -> np.ndarray:
     if t.ndim != 1:
         hint = " Times come first, then outputs: Sequences(t, y)." if t.ndim == 2 and t.shape[1] > 1 else ""
+        if t.ndim == 0:
+            hint = " Give a list or an array of times, also for a single one."
         raise ValueError(f"{name} must have one dimension, (N,), but its shape is {t.shape}.{hint}")
     if len(t) == 0:
         raise ValueError(f"{name} is empty: a sequence needs at least one time.")

@@ -70,7 +70,8 @@ def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:
     ):
         raise ValueError(f"the parameters of {name} do not fit together.")
     setting = content.get("setting")  # files of earlier versions do not have it
-    if setting is not None and not (isinstance(setting, float | int) and 0.0 < setting < math.inf):
+    allowed = isinstance(setting, float | int) and 0.0 <= setting < math.inf and (setting or RIVALS[name].allows_zero)
+    if setting is not None and not allowed:
         raise ValueError(f"the setting of {name} must be positive, but it is {setting!r:.80}.")
     return make_rival(name, trained, variance, state, setting).condition(data)
 

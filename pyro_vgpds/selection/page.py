@@ -152,6 +152,9 @@ def _span(data: Sequences) -> str:
     return f"from {first} to {last}"
 
 
+_MONTHS = 0.11  # part of the median step by which steps differ that are taken for regular, as months are
+
+
 def _sampling(data: Sequences) -> str:
     steps = np.concatenate([data.times.t[rows].diff().cpu().numpy() for rows in data.times.slices()])
     if not len(steps):
@@ -160,4 +163,6 @@ def _sampling(data: Sequences) -> str:
     show = format_duration if data.time_origin is not None else lambda step: f"{step:.4g}"
     if high - low <= 0.01 * middle:
         return f"regular, every {show(middle)}"
+    if high - low <= _MONTHS * middle:
+        return f"regular, every {show(low)} to {show(high)}"
     return f"irregular: steps from {show(low)} to {show(high)}, median {show(middle)}"

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tqdm import tqdm
 
+from pyro_vgpds.formatting import joined
 from pyro_vgpds.training.progress import counting_bar
 
 __all__ = ["Event", "ProgressLike", "Watch", "watch_candidates"]
@@ -51,7 +52,7 @@ class Watch:
         self._finish("skipped", name)
 
     def final(self, names: Sequence[str]) -> None:
-        self._send("final", ", ".join(names))
+        self._send("final", joined(names))
 
     def _finish(self, kind: str, name: str, error: float | None = None, seconds: float | None = None) -> None:
         self._finished += 1

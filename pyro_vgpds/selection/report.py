@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
 from pyro_vgpds.evaluation.scores import Table, Value
+from pyro_vgpds.formatting import joined
 from pyro_vgpds.selection.comparison import Comparison
 
 __all__ = ["Report", "Scored"]
@@ -86,9 +87,9 @@ class Report:
 
     @property
     def best_model(self) -> Scored | None:
-        """The best candidate that is not a baseline."""
+        """The best candidate that is not a baseline; its error may be an estimate."""
         models = (c for c in self.candidates if c.failure is None and not c.is_baseline)
-        return min(models, key=self._rank, default=None)
+        return min(models, key=lambda c: c.loss, default=None)
 
     def _rank(self, candidate: Scored) -> tuple[bool, float]:
         """Whether the error is only estimated, and the loss: an estimate does not make a candidate the best one."""
@@ -99,7 +100,7 @@ class Report:
         lines = [f"Task: {self.task}. {self.hidden} held-out entries: {_TASKS[self.task]}."]
         best, model = self.best, self.best_model
         parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
-        lines.append("Chosen: " + ", ".join(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
+        lines.append("Chosen: " + joined(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")
         alone = [c.name for c in parts] == [best.name]
         if self.ensemble.log_score is not None:
             lines += self._about_scores(best, alone)
@@ -125,9 +126,9 @@ class Report:
                 )
         lines += [f"{c.name} failed: {c.failure}" for c in self.candidates if c.failure is not None]
         if self.stopped:
-            lines.append(f"Stopped after the first held-out part, with estimated errors: {', '.join(self.stopped)}.")
+            lines.append(f"Stopped after the first held-out part, with estimated errors: {joined(self.stopped)}.")
         if self.skipped:
-            lines.append(f"Not tried because of the time budget: {', '.join(self.skipped)}.")
+            lines.append(f"Not tried because of the time budget: {joined(self.skipped)}.")
         return lines
 
     def _about_scores(self, best: Scored, alone: bool) -> list[str]:

@@ -57,6 +57,7 @@ class _Kind:
     allows: Callable[[Sequences], bool] = lambda data: True  #: whether the data are not too large for it
     choose: Callable[[Sequences], float | None] | None = None  #: its setting, if held-out parts are to share one
     is_cycle: bool = False  #: whether its setting is the period, for which no frame is to spare
+    allows_zero: bool = False  #: whether its setting may be 0: the data do not repeat
 
 
 def _join(filled: Filled) -> Tensor:
@@ -181,6 +182,7 @@ RIVALS: dict[str, _Kind] = {
         lambda data: data.num_base_outputs <= 2000 and is_even(data),
         lambda data: find_period(data) or 0.0,
         is_cycle=True,
+        allows_zero=True,
     ),
     "nearest neighbour": _Kind(_from_frames(_neighbours), ("reconstruct",), _has_complete_sequences),
     "probabilistic PCA": _Kind(

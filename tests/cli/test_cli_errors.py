@@ -814,3 +814,14 @@ def test_rows_of_several_sequences_from_the_latest(tmp_path):
         CommandError, match=r"the times of sequence 'x' \(column 't'\) must increase, but 1 comes after 2"
     ):
         read_table(file, Layout())
+
+
+def test_true_and_false_and_lines_that_end_with_a_separator(tmp_path):
+    file = tmp_path / "doors.csv"
+    file.write_text("t,open,a,\n0,TRUE,1.5,\n1,false,2,\n2,,3,\n")
+    table = read_table(file, Layout())
+    assert table.columns == ["open", "a"]
+    np.testing.assert_array_equal(table.y[0], [[1, 1.5], [0, 2], [np.nan, 3]])
+    file.write_text("t,a,\n0,1,\n1,2,4\n")
+    with pytest.raises(CommandError, match="column 3 has no name; name it, or delete it"):
+        read_table(file, Layout())

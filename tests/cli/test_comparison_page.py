@@ -10,7 +10,7 @@ from pyro_vgpds import Sequences, auto
 from pyro_vgpds.plotting.comparisons import draw_errors, draw_panel
 from pyro_vgpds.selection.combining import LEVELS
 from pyro_vgpds.selection.comparison import ENSEMBLE
-from pyro_vgpds.selection.page import write_page
+from pyro_vgpds.selection.page import _sampling, write_page
 from pyro_vgpds.selection.pictures import Pictures
 from pyro_vgpds.selection.problem import Problem
 
@@ -117,3 +117,16 @@ def test_bars_of_estimated_errors_are_hatched():
     draw_errors(ax, ["ensemble", "a", "b"], [0.2, 0.3, 0.4], ["ensemble", "model", "baseline"], ["a"])
     assert [bool(bar.get_hatch()) for bar in ax.patches] == [False, True, False]
     assert "estimated" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (np.arange(9) / 4, "regular, every 0.25"),
+        (np.arange("2023-01", "2024-01", dtype="datetime64[M]"), "regular, every 28 d to 31 d"),
+        (np.array(["2024-01-01", "2024-01-02", "2024-01-05"], "datetime64[D]"), "irregular: steps from 1 d to 3 d, "),
+        ([3.0], "1 frame in each sequence"),
+    ],
+)
+def test_months_are_regular(times, words):
+    assert _sampling(Sequences(times, np.ones(len(times)))).startswith(words)

@@ -289,6 +289,16 @@ def changed(header, where, value):
     return copied
 
 
+def test_autoregression_of_data_without_a_cycle(tmp_path):
+    t = np.arange(40.0)
+    data = Sequences(t, np.stack([t, 3.0 * t + np.sqrt(t)], 1))
+    found = auto(data, "forecast", horizon=3, candidates=[], baselines=["autoregression"])
+    assert found.members[0].imputer.setting == 0.0
+    save_posterior(tmp_path / "a", found)
+    again = load_posterior(tmp_path / "a")
+    assert torch.equal(again.forecast([40.0, 41.0]).mean, found.forecast([40.0, 41.0]).mean)
+
+
 CRAFTED = {
     "no members": (("members",), []),
     "unknown kind": (("members", 0, "kind"), "os.system"),
@@ -296,6 +306,7 @@ CRAFTED = {
     "unknown baseline": (("members", 2, "content"), {"d": [["name", "__import__"], ["variance", 1], ["state", {}]]}),
     "no state": (("members", 3, "content", "d", 2, 1), {"d": []}),
     "a negative setting": (("members", 2, "content", "d", 3, 1), -1.0),
+    "a setting of zero": (("members", 2, "content", "d", 3, 1), 0.0),
     "a setting of text": (("members", 2, "content", "d", 3, 1), "one"),
     "no variance": (("members", 3, "content", "d", 1, 1), 3.0),
     "a report as a member": (("members", 2, "kind"), "report"),

@@ -335,6 +335,9 @@ def test_reports():
         "broken failed: too few frames",
         "Not tried because of the time budget: slow.",
     ]
+    two = Report("impute", [mean, replace(model, name="cycle, model")], ensemble, 77, ["slow", "slow, too"])
+    assert two.conclusions()[1] == "Chosen: 80 % cycle, model; 20 % mean."
+    assert two.conclusions()[-1] == "Not tried because of the time budget: slow; slow, too."
     beaten = Report("impute", [Scored("mean", True, 0.4, 90.0, 0.1, 1.0), model], ensemble, 77)
     assert any(
         line.startswith("A baseline wins: the error of mean is 0.4, that of the best model 0.5 (25 % more).")
