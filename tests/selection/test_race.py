@@ -14,6 +14,7 @@ from pyro_vgpds.selection import Configuration, trials
 from pyro_vgpds.selection import race as module
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.race import promising
+from pyro_vgpds.selection.report import Report, Scored
 from pyro_vgpds.selection.trials import try_out
 
 NAMES = ["column mean", "last value", "damped trend"]
@@ -129,3 +130,12 @@ def test_each_candidate_is_done_once():
     assert sorted(event.name for event in events if event.kind == "done") == sorted(NAMES)
     assert [event.finished for event in events if event.kind == "done"] == [1, 2, 3]
     assert [event.name for event in events if event.kind == "start"] == [*NAMES, *NAMES[1:]]
+
+
+def test_the_best_model_may_have_been_stopped():
+    line, curve = (Scored(name, False, error, 95.0, 1.0) for name, error in (("line", 0.5), ("curve", 0.7)))
+    mean = Scored("column mean", True, 0.4, 95.0, 0.1, 1.0)
+    report = Report("impute", [line, curve, mean], Scored("ensemble", False, 0.4, 95.0, 2.1, 1.0), 40, [], ["line"])
+    assert report.best_model == line
+    assert "of column mean is 0.4, that of the best model 0.5 (25 % more)" in str(report)
+    assert Report("impute", [line, curve], line, 40, [], ["line"]).best == curve  # complete, not estimated
