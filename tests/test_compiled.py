@@ -42,7 +42,7 @@ from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, fused_s
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
-from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau, Sequences
 from pyro_vgpds.mapping.rbf_bound import _evaluate
@@ -72,6 +72,7 @@ for _ in range(int(sys.argv[1])):
         assert torch.allclose(sums, V.detach()[:, upper[0], upper[1]], rtol=1e-10)
         whole = matrices_of(unpack(sums, torch.ones(sums.shape[1]), torch.zeros(C, M)), M)
         assert torch.allclose(whole, V.detach(), rtol=1e-10)
+        assert torch.allclose(add_product(torch.ones(C, M), mask, E.detach()[:, 0]), 1 + mask @ E.detach()[:, 0])
         packed = (g + g.mT)[:, upper[0], upper[1]] * torch.where(upper[0] < upper[1], 1.0, 0.5)
         assert torch.allclose(pack(panels_of(g), torch.ones(sums.shape[1]), sums, M).sums, packed)
         for one, other in zip(weighted_gradients(given, mask, packed, True, kept), wanted, strict=False):

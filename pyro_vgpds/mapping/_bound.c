@@ -24,8 +24,8 @@ enum { ROWS = 4 };
 #define TWO_PI 6.283185307179586
 
 typedef struct {
-    int (*covariance)(long M, long Q, const double *z, const double *w, double scale, double jitter, double *K,
-                      double *inverse, double *L, double *decay);
+    int (*covariance)(long M, long Q, const double *z, const double *w, double scale, double jitter,
+                      double constant, double *K, double *inverse, double *L, double *decay);
     int (*whiten)(long C, long M, const double *L, const double *X, double *out);
     int (*spectrum)(long C, long M, long W, long R, const double *e, const double *u, const double *L, const double *psi0,
                     const double *v, const double *beta, const double *count, double *values, double *g_psi0, double *g_v,
@@ -122,7 +122,7 @@ int bound_begin(const problem *P) {
 int bound_covariance(const problem *P) {
     kept own;
     make_kept(P, &own);
-    return P->F->covariance(P->M, P->Q, P->z, P->w, P->scale, P->jitter, own.K, own.inverse, own.L, own.decay);
+    return P->F->covariance(P->M, P->Q, P->z, P->w, P->scale, P->jitter, 0, own.K, own.inverse, own.L, own.decay);
 }
 
 // The part of the rows n0 <= n < n1. Returns 1 if memory ran out.

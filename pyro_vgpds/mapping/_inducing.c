@@ -258,10 +258,10 @@ static void unpad(double *target, const double *source, long M, long ld) {
     for (long m = 0; m < M; m++) memcpy(target + m * M, source + m * ld, M * sizeof(double));
 }
 
-// z (M,Q), w (Q,). Writes K, its inverse and its lower Cholesky factor L, and decay, scale^2 exp(-1/4 ...) with half the
-// exponent of K, (M,M) each. Returns 1 if memory ran out, 2 if K is not positive definite.
-int inducing_covariance(long M, long Q, const double *z, const double *w, double scale, double jitter, double *K,
-                        double *inverse, double *L, double *decay) {
+// z (M,Q), w (Q,). Writes K, the inverse and the lower Cholesky factor L of K + constant, and decay, scale^2 exp(-1/4 ...) with
+// half the exponent of K, (M,M) each. Returns 1 if memory ran out, 2 if K + constant is not positive definite.
+int inducing_covariance(long M, long Q, const double *z, const double *w, double scale, double jitter, double constant,
+                        double *K, double *inverse, double *L, double *decay) {
     const long ld = rounded(M, PAD), square = M * ld;
     double *work = zeros(3 * square);
     if (!work) return 1;
@@ -269,7 +269,8 @@ int inducing_covariance(long M, long Q, const double *z, const double *w, double
         for (long j = 0; j <= i; j++) {
             const double power = exp(-0.5 * apart(Q, z + i * Q, z + j * Q, w)), own = scale * power + (i == j ? jitter : 0);
             decay[i * M + j] = decay[j * M + i] = scale * scale * sqrt(power);
-            K[i * M + j] = K[j * M + i] = work[i * ld + j] = work[j * ld + i] = own;
+            K[i * M + j] = K[j * M + i] = own;
+            work[i * ld + j] = work[j * ld + i] = own + constant;
         }
     const int failed = DISPATCH_AVX2(covariance, M, ld, work, work + square, work + 2 * square);
     for (long i = 0; i < M; i++)

@@ -161,6 +161,34 @@ NOINLINE void NAME(add_weight_gradients)(const problem *T, long rows, long first
     }
 }
 
+// Columns j0 <= j < j1 of target (rows, columns) += factor left right, with right (inner, columns); `row` and `next` are the
+// steps between the rows and the columns of left
+TARGET static int NAME(product)(long rows, long inner, long columns, double factor, const double *left, long row, long next,
+                                const double *right, long j0, long j1, double *target) {
+    const long padded = rounded(rows, HEIGHT);
+    double *own = allocate(sizeof(double) * inner * (padded + STRIP)), *strip = own + inner * padded;
+    if (!own) return 1;
+    for (long i = 0; i < padded; i++)
+        for (long k = 0; k < inner; k++)
+            own[i / HEIGHT * HEIGHT * inner + k * HEIGHT + i % HEIGHT] = i < rows ? factor * left[i * row + k * next] : 0;
+    memset(strip, 0, inner * STRIP * sizeof(double));
+    for (; j0 < j1; j0 += STRIP) {
+        const long width = min(STRIP, j1 - j0);
+        for (long k = 0; k < inner; k++) memcpy(strip + k * STRIP, right + k * columns + j0, width * sizeof(double));
+        for (long i = 0; i < rows; i += HEIGHT) {
+            vec total[HEIGHT * 3];
+            double found[HEIGHT * STRIP];
+            NAME(clear)(total);
+            NAME(multiply)(total, 3, inner, own + i * inner, HEIGHT, 1, strip, STRIP);
+            NAME(write)(found, 3, total);
+            for (long h = 0; h < min(HEIGHT, rows - i); h++)
+                for (long e = 0; e < width; e++) target[(i + h) * columns + j0 + e] += found[h * STRIP + e];
+        }
+    }
+    free(own);
+    return 0;
+}
+
 // Adds the products of a square of H at the diagonal with the points zm, `rows` (constant after inlining, if they are ROWS) by
 // as many; t[i][m + j] is that of the pair (m+i, m+j)
 INLINE void NAME(corner)(vec *total, long rows, long m, const double *const *t, const vec *zm) {
@@ -476,6 +504,13 @@ int weighted_backward(long N, long M, long Q, long C, const double *a, const dou
         DISPATCH(backward, &T, weight, g, E, n0, n1, grad_weight, grad_a, grad_r, grad_mu, grad_z);
     free(T.z);
     return status;
+}
+
+// Columns j0 <= j < j1 of target (rows, columns) += factor left right: left (rows, inner), with `row` and `next` numbers from
+// one row and one column to the next, and right (inner, columns). Returns nonzero if memory ran out.
+int weighted_product(long rows, long inner, long columns, double factor, const double *left, long row, long next,
+                     const double *right, long j0, long j1, double *target) {
+    return DISPATCH(product, rows, inner, columns, factor, left, row, next, right, j0, j1, target);
 }
 
 // Symmetric matrices as panels (C,S), from their upper triangles: multiplies sums (C,P) by factor (P,), and adds half (C,M)

@@ -92,21 +92,15 @@ class _Inducing(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor, w: Tensor, scale: Tensor, constant: Tensor, jitter: float | None) -> _Inducing | None:
-        """From the parameters; None if K or K_MM is not positive definite."""
+        """From the parameters; None if K_MM is not positive definite."""
         z, b = z.contiguous(), float(constant)
         relative = default_jitter(z.dtype) if jitter is None else 0.0
         added = relative * (float(scale) + b) if jitter is None else jitter
-        matrices = rbf_covariance(z, w.expand(z.shape[1]).contiguous(), float(scale), added)
+        matrices = rbf_covariance(z, w.expand(z.shape[1]).contiguous(), float(scale), added, b)
         if matrices is None:
             return None
         own = matrices[0]
-        if not b:
-            return cls((z, w, scale, constant), (added, relative), own.K, own)
-        factor, failed = torch.linalg.cholesky_ex(whole := own.K + b)
-        if bool(failed):
-            return None
-        covariance = Covariance(whole, torch.cholesky_inverse(factor), factor)
-        return cls((z, w, scale, constant), (added, relative), own.K, covariance)
+        return cls((z, w, scale, constant), (added, relative), own.K, own._replace(K=own.K + b))
 
     def gradients(self, g_K: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The gradients in the parameters.

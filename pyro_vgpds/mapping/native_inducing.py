@@ -53,7 +53,7 @@ def _library() -> ctypes.CDLL | None:
     number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
     return open_library(
         f"{__package__}._inducing",
-        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 4,
+        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 3 + [pointer] * 4,
         inducing_decay=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer],
         inducing_gradients=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 5,
         inducing_joint_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 9,
@@ -89,13 +89,16 @@ def _call(name: str, *arguments: object) -> int:
     return status
 
 
-def rbf_covariance(z: Tensor, w: Tensor, scale: float, jitter: float) -> tuple[Covariance, Tensor] | None:
+def rbf_covariance(
+    z: Tensor, w: Tensor, scale: float, jitter: float, constant: float = 0.0
+) -> tuple[Covariance, Tensor] | None:
     """The covariance of the squared exponential kernel of variance ``scale`` at z (M, Q) with weights w (Q,),
-    contiguous, with the jitter on its diagonal, and :func:`decay`; None if it is not positive definite.
+    contiguous, with the jitter on its diagonal, and :func:`decay`; None if it is not positive definite. The inverse and
+    the factor are those of K plus a constant.
     """
     m, q = z.shape
     *found, power = z.new_empty(4, m, m).unbind()
-    failed = _call("inducing_covariance", m, q, z, w, scale, jitter, *found, power)
+    failed = _call("inducing_covariance", m, q, z, w, scale, jitter, constant, *found, power)
     return None if failed else (Covariance(*found), power)
 
 

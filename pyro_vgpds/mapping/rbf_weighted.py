@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.mapping import native_weighted, rows
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
-from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
@@ -163,9 +163,11 @@ def _forward(
     a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
     factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
     sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
-    total, of_y = weight.sum(1), y.sum(0)
-    first = torch.addmm(b * of_y, psi1, y)
-    row = (psi1 @ weight.mT).mT.contiguous() if b else weight.new_zeros(len(weight), points)
+    total, of_y, across = weight.sum(1), y.sum(0), psi1.mT.contiguous()
+    first = add_product((b * of_y).unsqueeze(1).repeat(1, points), y.mT, across).mT
+    row = weight.new_zeros(len(weight), points)
+    if b:
+        add_product(row, weight, across)
     psi2 = unpack(sums, factor, (b * row).add_((0.5 * b * b * total).unsqueeze(1)))
     ctx.save_for_backward(
         mu, variance, z, own, w, scale, constant, weight, y, a, rho, psi1, factor, sums, row, total, of_y
@@ -180,17 +182,17 @@ def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tenso
     g_a, g_rho, g_mu, g_mid, g_weight = weighted_gradients(
         Rows(a, rho, mu, z), weight, packed.sums, wanted[6], ctx.kept
     )
-    g_psi1, g_y, g_constant = g1 @ y.mT, None, None
+    g_psi1, g_y, g_constant = add_product(torch.zeros_like(psi1), g1, y.mT), None, None
     if wanted[7]:
-        g_y = torch.addmm((b * g1.sum(0)).unsqueeze(1), g1.mT, psi1).mT
+        g_y = add_product((b * g1.sum(0)).unsqueeze(1).repeat(1, len(y)), g1.mT, psi1).mT
     g_total = (scale + b) * g0
     if b:
         sides = packed.sides
         every = 0.5 * sides.sum(1)
-        g_psi1.addmm_(sides.mT, weight, alpha=b)
+        add_product(g_psi1, sides.mT, weight, b)
         g_total = g_total + b * b * every
         if g_weight is not None:
-            g_weight.addmm_(sides, psi1, alpha=b)
+            add_product(g_weight, sides, psi1, b)
         g_constant = (sides * row).sum() + 2.0 * b * (every @ total)
     if g_weight is not None:
         g_weight += g_total.unsqueeze(1)

@@ -34,13 +34,15 @@ def drawn(groups: int, points: int):
     return factor, rows @ rows.mT / points
 
 
+@pytest.mark.parametrize("constant", [0.0, 0.3])
 @pytest.mark.parametrize("points", SIZES)
-def test_the_covariance_is_that_of_torch(points):
+def test_the_covariance_is_that_of_torch(points, constant):
     torch.manual_seed(points)
     z, w = torch.randn(points, 3).double(), torch.rand(3).double() + 0.5
-    (K, inverse, factor), _ = rbf_covariance(z, w, 1.7, 1e-3)
+    (K, inverse, factor), _ = rbf_covariance(z, w, 1.7, 1e-3, constant)
     wanted = ARDRBF(1.7, w)().cov(z, z) + 1e-3 * torch.eye(points)
     torch.testing.assert_close(K, wanted, rtol=1e-13, atol=1e-13)
+    wanted = wanted + constant
     torch.testing.assert_close(factor, torch.linalg.cholesky(wanted), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(inverse, torch.linalg.inv(wanted), rtol=1e-8, atol=1e-8)
 

@@ -7,7 +7,7 @@ import torch
 from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, White
 from pyro_vgpds.mapping import native_weighted, rbf_weighted
-from pyro_vgpds.mapping.native_weighted import Rows, pack, unpack, weighted_gradients, weighted_sums
+from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.mapping.psi import expect
 
@@ -103,6 +103,25 @@ def test_triangles_and_their_gradients_against_autograd(points):
     gradients = torch.autograd.grad((g * wanted).sum(), leaves)
     for one, other in zip(pack(panels_of(g), log_factor.exp(), scaled, points), gradients, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 3, 25), (8, 24, 24), (50, 7, 211), (3, 0, 5), (0, 4, 5)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_products_of_matrices(shape, transposed, threads, monkeypatch):
+    monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
+    rows, inner, columns = shape
+    left = torch.randn(inner, rows).double().mT if transposed else torch.randn(rows, inner).double()
+    right, target = torch.randn(inner, columns).double(), torch.randn(rows, columns).double()
+    wanted = torch.addmm(target, left, right, alpha=-0.3)
+    with loop_threads(threads):
+        assert add_product(target, left, right, -0.3) is target
+    torch.testing.assert_close(target, wanted, rtol=1e-13, atol=1e-13)
+
+
+def test_products_refuse_other_shapes():
+    with pytest.raises(ValueError, match=r"the shapes must be \(I, J\), \(I, K\) and \(K, J\)"):
+        add_product(torch.zeros(2, 3).double(), torch.zeros(2, 4).double(), torch.zeros(5, 3).double())
 
 
 def test_several_threads_give_the_same(monkeypatch):
