@@ -61,12 +61,7 @@ def condition(
 
 
 def continue_training(
-    posterior: P,
-    data: Sequences,
-    sequences: Sequence[OneSequence] | None = None,
-    *,
-    num_steps: int,
-    learn: bool = True,
+    posterior: P, data: Sequences, sequences: Sequence[OneSequence] | None = None, *, num_steps: int, learn: bool = True
 ) -> P:
     """As :func:`condition`, with hyperparameters that are trained further unless ``learn`` is False."""
     check_kind("posterior", posterior, FittedModel, "a Posterior")

@@ -68,11 +68,7 @@ class GaussianPosterior(MatrixDistribution):
     has_rsample = True
 
     def __init__(
-        self,
-        prior: TemporalGP,
-        mean: Tensor,
-        variance: Tensor,
-        covariance: Callable[[Tensor], Tensor] | None = None,
+        self, prior: TemporalGP, mean: Tensor, variance: Tensor, covariance: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         for name, value in (("mean", mean), ("variance", variance)):
             if value.shape != prior.event_shape:
