@@ -12,8 +12,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import cholesky, default_jitter, matvec
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import check_divergence
