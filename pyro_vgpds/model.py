@@ -26,19 +26,23 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.data_checks import check_time_scales, warn_of_spreads, warn_of_stored
 from pyro_vgpds.inference.exchange import same
 from pyro_vgpds.inference.outputs_start import (
-    OutputStart,
-    check_exposure,
     check_functions,
     check_likelihood,
-    check_outputs,
     default_mapping,
     read_likelihood,
     start_outputs,
 )
-from pyro_vgpds.inference.pca import kmeans
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.inference.relevance import Relevance, mapping_weights
-from pyro_vgpds.inference.start import Sizes, Start, check_start, default_temporal, find_start, start_kernels
+from pyro_vgpds.inference.start import (
+    Sizes,
+    Start,
+    check_start,
+    default_temporal,
+    draw_inducing,
+    find_start,
+    start_kernels,
+)
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
@@ -275,18 +279,8 @@ class VGPDS(ParameterModule):
         if not scale_outputs:
             warn_of_spreads(data)
         likelihood = read_likelihood(likelihood)
-        if likelihood is not None and data.column_communicator.size > 1:
-            raise ValueError(
-                f"a model with {likelihood} needs all columns in each process, but they are divided between "
-                f"{data.communicator.size}. Divide the sequences: distributed.shard(data)."
-            )
         with torch.no_grad():
-            if likelihood is None:
-                check_exposure(None, data.exposure, data.columns)
-                outputs = OutputStart(data, data.output_means, data.output_scales)
-            else:
-                check_outputs(likelihood(), data)
-                outputs = start_outputs(likelihood, data)
+            outputs = start_outputs(likelihood, data)
             mean, scale = outputs.mean, outputs.scale if scale_outputs else torch.ones_like(outputs.scale)
             start = find_start(outputs.data, latent_dim, static_dim, mean, scale)
         is_default = temporal is None, mapping is None
@@ -308,8 +302,7 @@ class VGPDS(ParameterModule):
         with torch.no_grad():
             if sizes.num_inducing is None and linear_form(model.mapping()) is not None:
                 num_inducing = min(total_sizes(data)[0], latent_dim + 1)
-            centres = kmeans(start.x, num_inducing, communicator=data.frame_communicator)
-            model.inducing = PyroParam(data.column_communicator.broadcast(centres), event_dim=2)
+            model.inducing = PyroParam(draw_inducing(start, num_inducing, data), event_dim=2)
             if likelihood is None:
                 model.set_noise(start.noise(noise_per_output))
             start_kernels(start, model.temporal, model.mapping, is_default, static_dim)

@@ -76,13 +76,7 @@ def ppca(
     return _impute(Gaps(t, y), num_components, _em, num_iterations, tolerance)
 
 
-def _impute(
-    gaps: Gaps,
-    number: int | None,
-    fit: _Fit,
-    num_iterations: int,
-    tolerance: float,
-) -> Tensor | list[Tensor]:
+def _impute(gaps: Gaps, number: int | None, fit: _Fit, num_iterations: int, tolerance: float) -> Tensor | list[Tensor]:
     most = min(gaps.y.shape)
     if number is not None and not (is_whole(number) and 1 <= number <= most):
         raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number!r:.80}.")

@@ -85,8 +85,7 @@ def _forecast(parser: argparse.ArgumentParser) -> None:
     add_answer(parser, interval=0.95)
     add_options(parser, _SINGLE)
     add_when(
-        parser,
-        "training sequence to forecast, by name or number, or new. Default: the only one; with --horizon, all",
+        parser, "training sequence to forecast, by name or number, or new. Default: the only one; with --horizon, all"
     )
     add_machine(parser)
 

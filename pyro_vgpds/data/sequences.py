@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["Sequences"]
 
 _BLOCK = 1 << 19  # numbers of Y that are read at once
+
+
+class _KeptGroups(NamedTuple):
+    """Column groups, and the tensors with their versions that they were made with."""
+
+    mean: Tensor
+    scale: Tensor | None
+    versions: list[int | None]
+    groups: ColumnGroups
 
 
 class Sequences:
@@ -112,7 +121,7 @@ class Sequences:
             raise ValueError(f"columns has {len(self.columns)} names, but y has {self.num_outputs} columns.")
         self.exposure = read_exposure(exposure, self.lengths, self.num_outputs, is_list(t), self.device)
         self.lags: tuple[int, ...] = ()
-        self._groups: dict[bool, tuple[list[Tensor | None], list[int], ColumnGroups]] = {}
+        self._groups: dict[bool, _KeptGroups] = {}
         if self._arrays:
             self._summarise()
         self._y = self._make_y()
@@ -316,18 +325,18 @@ class Sequences:
         for name, value in (("mean", mean), ("scale", scale)):
             check_kind(name, value, Tensor, "a tensor", optional=name == "scale")
         check_flags(columns=columns)
-        given, versions = [mean, scale], [-1 if value is None else value._version for value in (mean, scale)]
+        versions = [None if value is None else value._version for value in (mean, scale)]
         kept = self._groups.get(columns)
-        if kept is not None and kept[0][0] is mean and kept[0][1] is scale and kept[1] == versions:
-            return kept[2]
+        if kept is not None and kept.mean is mean and kept.scale is scale and kept.versions == versions:
+            return kept.groups
         for name, value in (("mean", mean), ("scale", scale)):
             if value is not None and value.shape != (self.num_outputs,):
                 fault = f"must be ({self.num_outputs},), one for each output, but got {tuple(value.shape)}"
                 raise ValueError(f"{name} {fault}.")
-        divisor = torch.ones_like(mean) if scale is None else scale.detach()
-        mean, divisor = mean.detach().to(self.device, self.dtype), divisor.to(self.device, self.dtype)
-        groups = self._make_groups(mean, divisor, columns)
-        self._groups[columns] = (given, versions, groups)
+        divisor = torch.ones_like(mean) if scale is None else scale
+        centre, divisor = (value.detach().to(self.device, self.dtype) for value in (mean, divisor))
+        groups = self._make_groups(centre, divisor, columns)
+        self._groups[columns] = _KeptGroups(mean, scale, versions, groups)
         return groups
 
     def _make_groups(self, mean: Tensor, scale: Tensor, columns: bool) -> ColumnGroups:

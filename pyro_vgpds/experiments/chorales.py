@@ -73,10 +73,7 @@ def score(training: Sequences, test: Sequences, model: LogDensity) -> dict[str, 
     log_density = np.asarray(model(training, test), dtype=np.float64)
     if log_density.shape != (test.num_sequences,):
         raise ValueError(f"a model must return ({test.num_sequences},) numbers, but returned {log_density.shape}.")
-    return {
-        "nats per frame": -float(log_density.sum()) / test.num_frames,
-        "seconds": time.process_time() - start,
-    }
+    return {"nats per frame": -float(log_density.sum()) / test.num_frames, "seconds": time.process_time() - start}
 
 
 def run(name: str, folder: Folder, seeds: int | None, quick: bool, source: Mapping[str, Any]) -> None:

@@ -64,9 +64,7 @@ def _describe_option(value: object, name: str, places: dict[int, str]) -> object
     if isinstance(value, (list, tuple)):
         return {"l": [_describe_option(item, name, places) for item in value]}
     if isinstance(value, dict):
-        return {
-            "d": [[_describe_option(part, name, places) for part in item] for item in value.items()],
-        }
+        return {"d": [[_describe_option(part, name, places) for part in item] for item in value.items()]}
     raise TypeError(
         f"{name} cannot be saved: an option must be a number, a string, None, a tensor or a likelihood, or a list or a "
         f"dictionary of these, but it is {value!r:.80}."

@@ -141,10 +141,7 @@ def check_device_and_dtype(device: torch.device | str | None, dtype: torch.dtype
 
 
 def describe_model(
-    model: object,
-    guide: object,
-    data: Sequences,
-    states: tuple[Tensors, Tensors] | None = None,
+    model: object, guide: object, data: Sequences, states: tuple[Tensors, Tensors] | None = None
 ) -> tuple[Json, Tensors]:
     """Header and tensors of a model and its guide, in the current states unless others are given."""
     if not isinstance(model, VGPDS):
@@ -178,7 +175,7 @@ def describe_model(
             "num_inducing": model.num_inducing,
             "num_outputs": model.num_outputs,
             **describe_outputs(model),
-        },
+        }
     }
     if amortised:
         header["guide"] = {"kind": "AmortizedOpperArchambeau"}

@@ -117,8 +117,20 @@ def _place(data: Sequences, row: int, column: int, columns: Sequence[str] | None
     return f"output {column}{name}, frame {frame} of sequence {sequence}"
 
 
-def start_outputs(likelihood: Likelihood, data: Sequences) -> OutputStart:
-    """The start for data whose outputs are possible; chooses the parameters of the likelihood that were not given."""
+def start_outputs(likelihood: Likelihood | None, data: Sequences) -> OutputStart:
+    """The start for data; chooses the parameters of the likelihood that were not given. None: outputs are Gaussian.
+
+    :raises ValueError: if an output is not possible under the likelihood, or in another process.
+    """
+    if likelihood is None:
+        check_exposure(None, data.exposure, data.columns)
+        return OutputStart(data, data.output_means, data.output_scales)
+    if data.column_communicator.size > 1:
+        raise ValueError(
+            f"a model with {likelihood} needs all columns in each process, but they are divided between "
+            f"{data.communicator.size}. Divide the sequences: distributed.shard(data)."
+        )
+    check_outputs(likelihood(), data)
     assert data.y is not None
     y, communicator = data.y.detach().double(), data.communicator
     likelihood.prepare(rows_of_all(y, communicator))

@@ -17,13 +17,13 @@ from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.oscillations import average_cycle, harmonics, oscillates, oscillator, slow_path
 from pyro_vgpds.inference.partial_cycle import partial_cycle
-from pyro_vgpds.inference.pca import pca, split_pca
+from pyro_vgpds.inference.pca import kmeans, pca, split_pca
 from pyro_vgpds.inference.scales import choose_scales, longest, main_cycle, repeated_cycle
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.threads import threads_for
 
-__all__ = ["Sizes", "Start", "check_start", "default_temporal", "find_start", "start_kernels"]
+__all__ = ["Sizes", "Start", "check_start", "default_temporal", "draw_inducing", "find_start", "start_kernels"]
 
 _NOISE = 0.01  # initial share of noise in the outputs' variance, as in the authors' code
 # Precision of the latent points as observations, whose posterior under the temporal prior is the first q(X).
@@ -140,6 +140,11 @@ def find_start(data: Sequences, latent_dim: int, static_dim: int, mean: Tensor, 
         else:
             x, share = pca(data, latent_dim, mean, scale)
     return Start(x, data.times, share, data.output_variances / scale.square(), data.frame_communicator)
+
+
+def draw_inducing(start: Start, count: int, data: Sequences) -> Tensor:
+    """Inducing inputs (M, Q) for data, the same in all processes: k-means centres of the points, from random ones."""
+    return data.column_communicator.broadcast(kmeans(start.x, count, communicator=data.frame_communicator))
 
 
 def start_kernels(

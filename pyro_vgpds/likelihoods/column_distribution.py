@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ColumnDistribution"]

@@ -40,8 +40,7 @@ class ByColumn(Likelihood):
     place: Tensor
 
     def __init__(
-        self,
-        groups: Mapping[Likelihood, Sequence[int | str]] | Iterable[tuple[Likelihood, Sequence[int | str]]],
+        self, groups: Mapping[Likelihood, Sequence[int | str]] | Iterable[tuple[Likelihood, Sequence[int | str]]]
     ) -> None:
         super().__init__()
         if (

@@ -21,13 +21,13 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedGP", "ExplicitGP", "conditional_root", "expected_log_density", "optimum"]

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
@@ -29,6 +28,7 @@ from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import OutputSites, site_moments
 from pyro_vgpds.mapping.sums import FrameSums, sum_frames
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedOutputs", "ExplicitOutputs", "site_sums"]

@@ -12,7 +12,6 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
@@ -25,6 +24,7 @@ from pyro_vgpds.mapping.known_sites import known_site_bound
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_weighted import rbf_form
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP", "mean_terms", "scaled_sites"]

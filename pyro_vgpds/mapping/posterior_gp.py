@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["PosteriorGP"]

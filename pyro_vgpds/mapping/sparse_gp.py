@@ -12,7 +12,6 @@ from pyro_vgpds.checks import check_kind, check_not_negative, check_parts, check
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
@@ -21,6 +20,7 @@ from pyro_vgpds.mapping.group_terms import Known
 from pyro_vgpds.mapping.native import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "PathMarginals", "SparseGP"]

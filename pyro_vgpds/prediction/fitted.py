@@ -104,11 +104,11 @@ class FittedModel:
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, PseudoGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
-            noise, scale, remembered = read_variance(noise_variance, data), read_scale(output_scale, data), None
-            states = _state(model), _state(guide)
+            noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
+            states, remembered = (_state(model), _state(guide)), remembered_by(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
-            if (known := remembered_by(guide)) is not None:
-                remembered = known if scale is None else known.rescaled(likelihood.output_scale, scale)
+            if remembered is not None and scale is not None:
+                remembered = remembered.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
             self.training = Training(q, likelihood, data, remembered)
@@ -117,13 +117,13 @@ class FittedModel:
 
     @thread_limited
     def _compute(self) -> None:
-        q, likelihood, data = self.training.q, self.training.likelihood, self.training.data
+        training, data = self.training, self.training.data
+        q, likelihood = training.q, training.likelihood
         assert data.y is not None
-        remembered = self.training.remembered
-        more = None if remembered is None else remembered.sums
-        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, remembered=more)
-        expected = likelihood.integrate(q).log_prob(data.y) if remembered is None else self.training.expected()
-        self.bound = float(expected) - float(kl_divergence(q, q.prior)) - self.training.kl_elsewhere
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, remembered=training.sums)
+        in_memory = training.remembered is None
+        expected = likelihood.integrate(q).log_prob(data.y) if in_memory else training.expected()
+        self.bound = float(expected) - float(kl_divergence(q, q.prior)) - training.kl_elsewhere
 
     def __repr__(self) -> str:
         known, others = self.training.remembered, ""
@@ -138,7 +138,7 @@ class FittedModel:
         with _DetachedCopies():
             try:
                 new.__dict__.update(copy.deepcopy(self.__dict__, memo))
-            finally:  # Pyro's _autoguides lose their model when they are copied
+            finally:  # Pyro's autoguides lose their model when they are copied
                 for module, state in before:
                     vars(module).update(state)
             for module, (_, state) in zip(_autoguides(new.origin.guide), before, strict=True):
@@ -273,13 +273,13 @@ def _state(module: object) -> dict[str, Tensor]:
 
 
 def _autoguides(guide: object) -> list[AutoGuide]:
-    """Pyro's _autoguides that a guide consists of."""
+    """Pyro's autoguides that a guide consists of."""
     return [m for m in guide.modules() if isinstance(m, AutoGuide)] if isinstance(guide, torch.nn.Module) else []
 
 
 class _DetachedCopies(TorchFunctionMode):
     """Within it, tensors that are results of others are copied, too, and need no gradient: the trace of the model that
-    Pyro's _autoguides keep has such tensors, which torch refuses to copy.
+    Pyro's autoguides keep has such tensors, which torch refuses to copy.
     """
 
     def __torch_function__(

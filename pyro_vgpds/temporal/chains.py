@@ -18,7 +18,7 @@ from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
-    "FRAME_WORK", "LANES", "UNROLLED", "Plain", "available", "draw", "draw_grad", "entry", "matmul", "pattern",
+    "FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "draw", "draw_grad", "entry", "matmul", "pattern",
     "quadratic", "solve", "undraw", "variance", "variance_grad",
 ]  # fmt: skip
 
@@ -55,7 +55,7 @@ def pattern(blocks: tuple[int, ...]) -> Tensor:
     return torch.cat([part, part])  # it is symmetric
 
 
-class Plain(NamedTuple):
+class Chains(NamedTuple):
     """Transitions of K kernels, the frames, and the kernel of each of C chains. Nothing is checked."""
 
     a: Tensor  #: (K, U, d, d)
@@ -123,10 +123,10 @@ class Plain(NamedTuple):
         return self.run(_QUADRATIC, (left, right), 0, gradients=True)
 
 
-def _plain(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Plain:
+def _chains(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Chains:
     check_inputs(a, q, layout, inputs)
     step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    return Plain(a.contiguous(), q.contiguous(), layout.h.contiguous(), step, index, layout.blocks)
+    return Chains(a.contiguous(), q.contiguous(), layout.h.contiguous(), step, index, layout.blocks)
 
 
 def _run(
@@ -136,29 +136,29 @@ def _run(
     num_outputs: int,
     gradients: bool = False,
 ) -> tuple[Tensor, ...]:
-    return _plain(*model, *inputs).run(task, inputs, num_outputs, gradients=gradients)
+    return _chains(*model, *inputs).run(task, inputs, num_outputs, gradients=gradients)
 
 
 def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    return _plain(a, q, layout, lam).variance(lam)
+    return _chains(a, q, layout, lam).variance(lam)
 
 
 def variance_grad(
     a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
 ) -> tuple[Tensor, ...]:
-    return _plain(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
+    return _chains(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
 
 
 def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    return _plain(a, q, layout, eta, lam).solve(eta, lam, kept)
+    return _chains(a, q, layout, eta, lam).solve(eta, lam, kept)
 
 
 def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
-    return _plain(a, q, layout, b).matmul(b)
+    return _chains(a, q, layout, b).matmul(b)
 
 
 def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-    return _plain(a, q, layout, left, right).quadratic(left, right)
+    return _chains(a, q, layout, left, right).quadratic(left, right)
 
 
 def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:

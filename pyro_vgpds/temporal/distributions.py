@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_flags, check_kind
 from pyro_vgpds.data.times import Times
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import read_program
 from pyro_vgpds.linalg import broadcast_shapes, in_double, positive_part
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.temporal.arguments import as_times, check_new_times, check_prior, check_shapes
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor
 from pyro_vgpds.temporal.paths import GaussianPath

@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels.programs import Matrices, Program, split_gradient, stacked, white_of, with_white
 from pyro_vgpds.temporal import tiles
-from pyro_vgpds.temporal.chains import Plain
-from pyro_vgpds.temporal.tiles import Packed
+from pyro_vgpds.temporal.chains import Chains
+from pyro_vgpds.temporal.tiles import TiledChains
 from pyro_vgpds.types import Context
 
 __all__ = ["Frames", "frames_of", "natural_posterior", "plain_posterior", "time_steps", "transitions"]
@@ -87,14 +87,14 @@ class Frames:
         values = stacked([x.detach() for x in tensors])
         return self.program.covariances(values, _ZERO)[:, 0] + white_of(self.program, values)[:, 0]
 
-    def model(self, values: Tensor, chains: int) -> tuple[Packed | Plain, Tensor]:
+    def model(self, values: Tensor, chains: int) -> tuple[TiledChains | Chains, Tensor]:
         """Recursions of chains with transitions at the parameters ``values`` (P, K), and the variance (K,) of f."""
         a, turned, q, variance = self.program.states(values, self.own)
         index = self.index(values.shape[1], chains)
         shape = (*a.shape[:2], -1, 4, 4) if self.is_tiled else (*a.shape[:2], self.h.shape[1], self.h.shape[1])
         if turned is None:
-            return Plain(a.view(shape), q.view(shape), self.own_h, self.step, index, self.blocks), variance
-        return Packed(a.view(shape), turned.view(shape), q.view(shape), self.own_h, self.step, index), variance
+            return Chains(a.view(shape), q.view(shape), self.own_h, self.step, index, self.blocks), variance
+        return TiledChains(a.view(shape), turned.view(shape), q.view(shape), self.own_h, self.step, index), variance
 
 
 def frames_of(times: Times, program: Program) -> Frames:
@@ -109,7 +109,7 @@ class _Pass(Context, Protocol):
     """The context of functions here."""
 
     frames: Frames
-    model: Packed | Plain
+    model: TiledChains | Chains
     num_kept: int
 
 
@@ -219,7 +219,7 @@ class _Natural(torch.autograd.Function):
         g_eta = through + g_b
         g_own += weight * s - mean * g_eta
         g_lam, g_white = _Noisy(white, lam, shrink, own).gradients(eta * g_eta, g_own, g_s, s, weight)
-        half = g_a if isinstance(model, Packed) else None
+        half = g_a if isinstance(model, TiledChains) else None
         more_a = more_a if half is not None else g_a + more_a
         gradient = program.states_grad(values, ctx.frames.own, more_a, half, g_q + more_q)
         gradient = with_white(program, gradient, (g_mu * mean_bar + g_white).sum(-1))
@@ -233,7 +233,7 @@ class _FromMeanBar(torch.autograd.Function):
     def forward(ctx: _Pass, frames: Frames, mean_bar: Tensor, lam: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         values, mean_bar, lam = stacked(tensors), mean_bar.t().contiguous(), lam.t().contiguous()
         (model, total), white = frames.model(values, lam.shape[0]), white_of(frames.program, values)
-        assert isinstance(model, Plain), "tiles cannot multiply with K_f"
+        assert isinstance(model, Chains), "tiles cannot multiply with K_f"
         sites = _Noisy.of(white, lam)
         s, _, logdet, _ = model.variance(sites.own)
         ctx.frames, ctx.model = frames, model
@@ -248,7 +248,7 @@ class _FromMeanBar(torch.autograd.Function):
     def backward(ctx: _Pass, g_mu: Tensor, g_s: Tensor, g_logdet: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         values, white, lam, shrink, own, s, mean_bar, *tensors = ctx.saved_tensors
         program, model, weight = ctx.frames.program, ctx.model, g_logdet.unsqueeze(-1)
-        assert isinstance(model, Plain)
+        assert isinstance(model, Chains)
         g_mu, g_s = g_mu.t().contiguous(), g_s.t()
         g_a, g_q, g_own = model.variance_grad(own, shrink * shrink * g_s, g_logdet)
         more_a, more_q = model.quadratic(g_mu, mean_bar)

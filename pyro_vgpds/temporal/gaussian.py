@@ -12,8 +12,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import register_kl
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import cholesky, default_jitter, matvec
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.rounding import check_divergence
@@ -68,11 +68,7 @@ class GaussianPosterior(MatrixDistribution):
     has_rsample = True
 
     def __init__(
-        self,
-        prior: TemporalGP,
-        mean: Tensor,
-        variance: Tensor,
-        covariance: Callable[[Tensor], Tensor] | None = None,
+        self, prior: TemporalGP, mean: Tensor, variance: Tensor, covariance: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         for name, value in (("mean", mean), ("variance", variance)):
             if value.shape != prior.event_shape:

@@ -9,8 +9,8 @@ import torch
 from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
-from pyro_vgpds.distribution import MatrixDistribution
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, matvec, positive_part
+from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["GaussianPath"]

@@ -21,7 +21,7 @@ from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, draw, draw_grad, ma
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
-    "Packed", "draw", "draw_grad", "entry", "fits", "matmul", "place", "quadratic", "solve", "undraw", "variance",
+    "TiledChains", "draw", "draw_grad", "entry", "fits", "matmul", "place", "quadratic", "solve", "undraw", "variance",
     "variance_grad",
 ]  # fmt: skip
 
@@ -89,7 +89,7 @@ class _Tiles:
 _make_tiles = functools.cache(_Tiles)
 
 
-class Packed(NamedTuple):
+class TiledChains(NamedTuple):
     """Transitions of K kernels in tiles, the frames, and the kernel of each of C chains. Nothing is checked."""
 
     a: Tensor  #: (K, U, T, 4, 4)
@@ -160,31 +160,31 @@ def place(blocks: tuple[int, ...]) -> tuple[int, Tensor]:
     return tiles.count, tiles.place
 
 
-def _pack(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Packed:
+def _tiled(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> TiledChains:
     check_inputs(a, q, layout, inputs)
     tiles = _make_tiles(layout.blocks)
     packed = tiles.pack(a)
     step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    return Packed(packed, packed.mT.contiguous(), tiles.pack(q), tiles.pack_vectors(layout.h), step, index)
+    return TiledChains(packed, packed.mT.contiguous(), tiles.pack(q), tiles.pack_vectors(layout.h), step, index)
 
 
 def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    return _pack(a, q, layout, lam).variance(lam)
+    return _tiled(a, q, layout, lam).variance(lam)
 
 
 def variance_grad(
     a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
 ) -> tuple[Tensor, ...]:
-    half, g_q, g_lam = _pack(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
+    half, g_q, g_lam = _tiled(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
     unpack = _make_tiles(layout.blocks).unpack
     return 2.0 * unpack(half).mT, unpack(g_q), g_lam
 
 
 def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    packed = _pack(a, q, layout, eta, lam)
+    packed = _tiled(a, q, layout, eta, lam)
     return packed.solve(eta, lam, kept or packed.variance(lam)[-1])
 
 
 def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
     unpack = _make_tiles(layout.blocks).unpack
-    return tuple(unpack(x) for x in _pack(a, q, layout, left, right).quadratic(left, right))
+    return tuple(unpack(x) for x in _tiled(a, q, layout, left, right).quadratic(left, right))

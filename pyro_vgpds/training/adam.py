@@ -164,11 +164,7 @@ class Adam:
         """The state for a file, in the form of ``torch.optim.Adam``."""
         return {
             "state": {
-                i: {
-                    "step": torch.tensor(float(own.step)),
-                    "exp_avg": own.average,
-                    "exp_avg_sq": own.square,
-                }
+                i: {"step": torch.tensor(float(own.step)), "exp_avg": own.average, "exp_avg_sq": own.square}
                 for i, own in enumerate(self.state)
                 if own is not None
             }

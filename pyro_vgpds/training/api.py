@@ -239,11 +239,7 @@ def _check(model: object, guide: object, data: object, num_restarts: int) -> Non
 
 
 def _check_processes(
-    guide: OpperArchambeauGuide,
-    data: Sequences,
-    settings: Settings,
-    runs: tuple[int, int],
-    checkpoint: PathLike | None,
+    guide: OpperArchambeauGuide, data: Sequences, settings: Settings, runs: tuple[int, int], checkpoint: PathLike | None
 ) -> None:
     """Raise an error in all processes if they have other settings, or such that need one process."""
     check_equal = data.communicator.check_equal

@@ -12,7 +12,6 @@ from typing import Any, TypedDict, cast
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_not_negative, check_path
-from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.batches import SequenceDataset
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError, pack, read_file, unpack, write_file
@@ -41,7 +40,7 @@ class Snapshot(TypedDict):
 class CheckpointOptions:
     """The arguments of :func:`~pyro_vgpds.fit` for checkpoints.
 
-    :raises ValueError: if there are settings without a file.
+    :raises ValueError: if an argument is out of its range, given without a file, or the file's folder does not exist.
     """
 
     path: PathLike | None
@@ -50,11 +49,22 @@ class CheckpointOptions:
 
     def __post_init__(self) -> None:
         check_path("checkpoint", self.path, optional=True)
-        if self.path is None and (self.steps is not None or self.seconds is not None):
-            raise ValueError(
-                "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
-                f"checkpoint=None, checkpoint_steps={self.steps}, checkpoint_seconds={self.seconds}."
-            )
+        if self.path is None:
+            if self.steps is not None or self.seconds is not None:
+                raise ValueError(
+                    "checkpoint_steps and checkpoint_seconds need checkpoint, the file to write, but got "
+                    f"checkpoint=None, checkpoint_steps={self.steps}, checkpoint_seconds={self.seconds}."
+                )
+            return
+        if self.steps is not None:
+            check_count("checkpoint_steps", self.steps)
+        if self.seconds is not None:
+            check_not_negative("checkpoint_seconds", self.seconds)
+        folder = Path(self.path).absolute().parent
+        if not folder.is_dir():
+            raise ValueError(f"checkpoint: the folder {folder} does not exist. Create it first.")
+        if Path(self.path).is_dir():
+            raise ValueError(f"checkpoint must be the name of a file, but {self.path} is a folder.")
 
     def open(self, data: Sequences | SequenceDataset) -> Checkpoints | None:
         """The checkpoints of a run on data; None without a file. All processes that have the data call this.
@@ -62,33 +72,22 @@ class CheckpointOptions:
         :raises ProcessError: if only some of them have a file.
         """
         data.communicator.check_equal("whether there is a checkpoint", self.path is not None, SAME_CALL)
-        return None if self.path is None else Checkpoints(self.path, self.steps, self.seconds, data)
+        if self.path is None:
+            return None
+        seconds = 60.0 if self.steps is None and self.seconds is None else self.seconds
+        return Checkpoints(Path(self.path), self.steps, seconds, data)
 
 
 class Checkpoints:
     """Writes snapshots to ``path``, every ``steps`` steps, or if ``seconds`` have passed since the last one.
 
     :param data: the sequences of this process. Several processes each write a part, see
-        :mod:`pyro_vgpds.training.checkpoint_parts`. Default: one process writes everything.
-    :raises ValueError: if an argument is out of its range, or the folder of ``path`` does not exist.
+        :mod:`pyro_vgpds.training.checkpoint_parts`.
     """
 
-    def __init__(
-        self, path: PathLike, steps: int | None, seconds: float | None, data: Sequences | SequenceDataset | None = None
-    ) -> None:
-        if steps is not None:
-            check_count("checkpoint_steps", steps)
-        if seconds is not None:
-            check_not_negative("checkpoint_seconds", seconds)
-        if not Path(path).absolute().parent.is_dir():
-            raise ValueError(f"checkpoint: the folder {Path(path).absolute().parent} does not exist. Create it first.")
-        if Path(path).is_dir():
-            raise ValueError(f"checkpoint must be the name of a file, but {path} is a folder.")
-        self.path, self.steps = Path(path), steps
-        self.communicator = SINGLE_PROCESS if data is None else data.communicator
-        self.frames = None if data is None else data.num_frames
-        self._divided = data is not None and data.frame_communicator.size > 1
-        self.seconds = 60.0 if steps is None and seconds is None else seconds
+    def __init__(self, path: Path, steps: int | None, seconds: float | None, data: Sequences | SequenceDataset) -> None:
+        self.path, self.steps, self.seconds, self.data = path, steps, seconds, data
+        self.communicator = data.communicator
         self._written: int | None = None  # step of the last one
         self._time = time.monotonic()
 
@@ -105,7 +104,7 @@ class Checkpoints:
             self._write(step, snapshot())
 
     def _write(self, step: int, snapshot: Snapshot) -> None:
-        if self._divided:
+        if self.data.frame_communicator.size > 1:
             self._write_together(step, snapshot)
         else:
             with self.communicator.sharing_errors():
@@ -119,7 +118,7 @@ class Checkpoints:
         rest, rows = split_rows(dict(snapshot))
         names, frames = (
             [part_name(path, step, rank) for rank in range(communicator.size)],
-            communicator.all_gather(self.frames),
+            communicator.all_gather(self.data.num_frames),
         )
         with communicator.sharing_errors():
             write_checkpoint(path.absolute().parent / names[communicator.rank], rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.elbo import Collapsed_ELBO
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
-from pyro_vgpds.inference.pca import kmeans
+from pyro_vgpds.inference.start import draw_inducing
 from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.training.bundle import copies
 from pyro_vgpds.training.checkpoints import Checkpoints, Snapshot
@@ -79,9 +79,7 @@ class Runs:
         """The best of several runs, the first of which has the current inducing inputs."""
         first = self.values()
         starts = [self.model.inducing.detach().clone()]
-        for _ in range(count - 1):
-            centres = kmeans(self.model.start.x, self.model.num_inducing, communicator=self.data.frame_communicator)
-            starts.append(self.data.column_communicator.broadcast(centres))
+        starts += [draw_inducing(self.model.start, self.model.num_inducing, self.data) for _ in range(count - 1)]
 
         def run(i: int) -> tuple[FitResult, list[Tensor]]:
             self.restore(first)
