@@ -5,7 +5,9 @@ For each data set, task and seed, a part of the data is hidden and predicted by 
 model (``VGPDS.from_data(data)`` and ``fit``) and by every baseline, with no setting given. Errors are root mean squared
 errors in units of each output's standard deviation. Tasks: ``points`` (a random fifth of the entries), ``blocks`` (10
 frames by half of the columns, a fifth in all), ``spans`` (whole frames, a tenth in all), ``ahead`` (the last eighth of
-each sequence), ``columns`` (half of the columns of a fifth of the sequences, which are new).
+each sequence), ``columns`` (half of the columns of a fifth of the sequences, which are new). On request: ``fifth`` (the
+last fifth of each sequence), and for hours ``days`` (two days of each column), ``lostdays`` (two days of all columns)
+and ``spikes`` (``days``, and one per cent of the other values are wrong by six standard deviations).
 
 Each seed has its own part of a data set, of a few hundred frames and at most about 150 outputs, and its own mask.
 Finished cells in DIR are reused. ``--table`` prints the tables of finished cells only. ``PYRO_VGPDS_DATA`` names the
@@ -37,7 +39,11 @@ from pyro_vgpds.selection.proposals import propose_baselines
 from pyro_vgpds.selection.rivals import make_rival
 
 TASKS = ("points", "blocks", "spans", "ahead", "columns")
-KINDS = {"points": "impute", "blocks": "impute", "spans": "impute", "ahead": "forecast", "columns": "reconstruct"}
+KINDS = {
+    **dict.fromkeys(("points", "blocks", "spans", "days", "lostdays", "spikes"), "impute"),
+    **dict.fromkeys(("ahead", "fifth"), "forecast"),
+    "columns": "reconstruct",
+}
 Parts = tuple[list[np.ndarray], list[np.ndarray]]
 Rng = np.random.Generator
 
@@ -138,8 +144,8 @@ def make_split(name: str, task: str, seed: int) -> Split:
     times = [torch.as_tensor(np.asarray(part, dtype=float)) for part in t]
     whole = [torch.as_tensor(part) for part in y]
     everything = list(range(len(y)))
-    if task == "ahead":
-        keep = [len(part) - max(1, len(part) // 8) for part in y]
+    if KINDS[task] == "forecast":
+        keep = [len(part) - max(1, len(part) // (5 if task == "fifth" else 8)) for part in y]
         train = Sequences(
             [a[:k] for a, k in zip(times, keep, strict=True)], [a[:k] for a, k in zip(whole, keep, strict=True)]
         )
@@ -170,11 +176,33 @@ def make_split(name: str, task: str, seed: int) -> Split:
             truth.append(whole[i].masked_fill(~hidden, torch.nan))
         train = Sequences([times[i] for i in kept], [whole[i] for i in kept])
         return _usable(Split("reconstruct", train, [times[i] for i in new], seen, truth, [None] * len(new), kept))
-    hide = {"points": (hide_entries, 0.2), "blocks": (hide_blocks, 0.2), "spans": (hide_spans, 0.1)}[task]
-    masks = [torch.as_tensor(hide[0](np.isfinite(part), hide[1], rng)) for part in y]
-    seen = [part.masked_fill(mask, torch.nan) for part, mask in zip(whole, masks, strict=True)]
+    masks = [torch.as_tensor(_hide(task, np.isfinite(part), rng)) for part in y]
+    shown = [_spoil(part, rng) for part in whole] if task == "spikes" else whole
+    seen = [part.masked_fill(mask, torch.nan) for part, mask in zip(shown, masks, strict=True)]
     truth = [part.masked_fill(~mask, torch.nan) for part, mask in zip(whole, masks, strict=True)]
     return _usable(Split("impute", Sequences(times, seen), times, seen, truth, list(everything), everything))
+
+
+def _hide(task: str, seen: np.ndarray, rng: Rng) -> np.ndarray:
+    """Which observed entries a task hides."""
+    if task in ("points", "blocks", "spans"):
+        hide, share = {"points": (hide_entries, 0.2), "blocks": (hide_blocks, 0.2), "spans": (hide_spans, 0.1)}[task]
+        return hide(seen, share, rng)
+    hidden = np.zeros_like(seen)
+    if task == "lostdays":
+        for day in rng.permutation(len(seen) // 24)[:2]:
+            hidden[24 * day : 24 * day + 24] = True
+    else:
+        for column in range(seen.shape[1]):
+            for start in rng.integers(0, len(seen) - 24, 2):
+                hidden[start : start + 24, column] = True
+    return hidden & seen
+
+
+def _spoil(part: torch.Tensor, rng: Rng) -> torch.Tensor:
+    """A copy in which some values are wrong by far."""
+    bad = torch.as_tensor(rng.random(tuple(part.shape)) < 0.01)
+    return part.masked_scatter(bad, part[bad] + torch.as_tensor(rng.choice([-6.0, 6.0], int(bad.sum()))))
 
 
 def _usable(split: Split) -> Split:
@@ -201,7 +229,7 @@ def plain(data: Sequences, seed: int) -> Posterior:
 def run_cell(name: str, task: str, seed: int, methods: list[str]) -> dict[str, Any]:
     """Scores and CPU seconds of each method."""
     split = make_split(name, task, seed)
-    horizon = max(len(t) for t in split.t) if task == "ahead" else None
+    horizon = max(len(t) for t in split.t) if KINDS[task] == "forecast" else None
     scale = torch.ones(split.train.num_outputs)
     found: dict[str, Any] = {"frames": split.train.num_frames, "outputs": split.train.num_outputs}
     makers: dict[str, Callable[[], Any]] = {
@@ -304,7 +332,7 @@ def main(module: str = "benchmarks.defaults") -> None:
     """
     parser = argparse.ArgumentParser(description="The defaults beside all baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(DATA)}; default: all")
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=KINDS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--methods", nargs="*", default=[], help="auto, default, baselines; default: all")

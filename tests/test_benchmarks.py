@@ -146,6 +146,25 @@ def test_defaults(tmp_path, run):
     assert again == lines  # finished cells are reused
 
 
+def test_lost_days_and_spikes(monkeypatch):
+    from benchmarks import defaults
+
+    y = np.random.default_rng(0).standard_normal((240, 3))
+    y /= y.std(0)
+    monkeypatch.setitem(defaults.DATA, "hours", lambda seed: ([np.arange(240.0)], [y]))
+    for task, lost in (("days", 2 * 3), ("spikes", 2 * 3), ("lostdays", 2 * 3)):
+        split = defaults.make_split("hours", task, 1)
+        (truth,), (seen,) = split.truth, split.y
+        hidden = truth.isfinite().numpy()
+        assert 24 * lost / 2 <= hidden.sum() <= 24 * lost, task
+        assert (hidden.all(1).sum() == 48) == (task == "lostdays"), task
+        np.testing.assert_allclose(truth.numpy()[hidden], y[hidden])
+        assert not seen.isfinite().numpy()[hidden].any()
+        wrong = np.abs(seen.numpy()[~hidden] - y[~hidden]) > 1e-9
+        assert (0 < wrong.mean() < 0.03) == (task == "spikes"), task
+    assert defaults.make_split("hours", "fifth", 1).truth[0].shape == (48, 3)
+
+
 def test_distributed():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "benchmarks.distributed", "--size", "S", "--runs", "1", "--json"]
