@@ -89,6 +89,7 @@ def main(target: Path) -> None:
         rows = list(found.report.table())[:9]
         names, kinds = ([str(row[key]) for row in rows] for key in ("candidate", "kind"))
         draw_errors(ax, names, [float(row["error"]) for row in rows], kinds, found.report.stopped)
+        ax.get_legend().set_bbox_to_anchor((-0.75, 1.0), transform=ax.transAxes)  # above the names, too
         ax.set_title(title, pad=20)
         ax.set_xlabel("standard deviations of the outputs")
     fig.savefig(target, dpi=170)
