@@ -135,7 +135,7 @@ def check_hidden(hidden: Sequence[int | str] | None, data: Sequences, task: str)
     """
     if hidden is None:
         return None
-    check_list("hidden", hidden, "a list of columns", optional=True)
+    check_list("hidden", hidden, "a list of columns")
     if task != "reconstruct":
         raise ValueError(f"hidden requires the task 'reconstruct', but the task is {task!r}.")
     count = data.num_base_outputs

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -130,16 +130,17 @@ def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], com
     orders = [(torch.arange(len(y), device=y.device), lengths)]
     if len(lengths) == 1 and communicator.size == 1 and (stride := _repetition(y, means, exposure)) is not None:
         orders.append(_by_phase(len(y), stride, y.device))
-    for (order, parts), width in itertools.product(orders, _WIDTHS):
-        rows, own_exposure = y[order], None if exposure is None else exposure[order]
-        without = smoothed(rows, parts, width, means, own=False, exposure=own_exposure, communicator=communicator)
-        score = torch.where(seen[order], likelihood.distribution(link(without)).log_prob(filled(rows)), 0.0).sum()
-        score = communicator.all_reduce(score)
-        if float(score) > best_score:
-            best_score = float(score)
-            best = smoothed(rows, parts, width, means, own=True, exposure=own_exposure, communicator=communicator)[
-                order.argsort()
-            ]
+    for order, parts in orders:
+        rows, observed, value = y[order], seen[order], filled(y)[order]
+        smooth = partial(
+            smoothed, rows, parts, means=means, exposure=None if exposure is None else exposure[order],
+            communicator=communicator,
+        )  # fmt: skip
+        for width in _WIDTHS:
+            log_prob = likelihood.distribution(link(smooth(width=width, own=False))).log_prob(value)
+            score = float(communicator.all_reduce(torch.where(observed, log_prob, 0.0).sum()))
+            if score > best_score:
+                best_score, best = score, smooth(width=width, own=True)[order.argsort()]
     return link(best)
 
 
