@@ -11,6 +11,8 @@ from torch import Tensor
 __all__ = ["Grid", "Smoothed", "smooth"]
 
 _MOST = 200_000  # number of steps, above which times are more likely wrong than sparse
+_CHECK = 16  # steps between two checks whether the covariance has settled
+_SETTLED = 1e-13  # largest change of a settled covariance in a step, in units of the standard deviations
 
 
 class Grid:
@@ -66,23 +68,35 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
 
     The likelihood of step n is exp(bᵀz − ½ zᵀWz) up to a constant: W = CᵀR⁻¹C and b = CᵀR⁻¹(y − d) of the observed
     entries, zero without any. With P = LLᵀ the predicted covariance and HHᵀ = I + LᵀWL, the filtered one is V = (P⁻¹ +
-    W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b.
+    W)⁻¹ = XᵀX with X = H⁻¹Lᵀ. Covariances do not depend on b, and settle while W stays the same: then they are not
+    computed again.
     """
     size, eye = w.shape[0], torch.eye(len(a)).to(a)
     a_, q_ = a.expand(size, -1, -1), q.expand(size, -1, -1)
-    predicted, steps = v0.expand(size, -1, -1), []
-    for here in w.unbind(1):
+    alike = [False, *(w[:, 1:] == w[:, :-1]).flatten(2).all(-1).all(0).tolist()]  # W as in the step before
+    predicted, settled = v0.expand(size, -1, -1), False
+    repeated: list[bool] = []
+    steps: list[tuple[Tensor, ...]] = []
+    for n, here in enumerate(w.unbind(1)):
+        settled = settled and alike[n]
+        repeated.append(settled)
+        if settled:
+            steps.append(steps[-1])
+            continue
         root = torch.linalg.cholesky_ex(predicted)[0]
         core = torch.linalg.cholesky_ex(torch.baddbmm(eye, root.mT, torch.bmm(here, root)))[0]
         half = torch.linalg.solve_triangular(core, root.mT, upper=False)
         av = torch.bmm(a_, torch.bmm(half.mT, half))
         steps.append((root, core.diagonal(dim1=-2, dim2=-1), half, av))
-        predicted = torch.baddbmm(q_, av, a_.mT)
+        last, predicted = predicted, torch.baddbmm(q_, av, a_.mT)
+        settled = n % _CHECK == 0 and alike[n] and _is_settled(last, predicted)
     root, core, half, av = (torch.stack(part, 1) for part in zip(*steps, strict=True))
     # means before the observation: m_{n+1} = A (I − V W) m_n + A V b
     b = b.unsqueeze(-1)
-    before = [m0.expand(size, -1).unsqueeze(-1)]
-    for move, push in zip((a - av @ w)[:, :-1].unbind(1), (av @ b)[:, :-1].unbind(1), strict=True):
+    moves, before = a - av @ w, [m0.expand(size, -1).unsqueeze(-1)]
+    for n, push in enumerate((av @ b)[:, :-1].unbind(1)):
+        if not repeated[n]:
+            move = moves[:, n]
         before.append(torch.baddbmm(push, move, before[-1]))
     m = torch.stack(before, 1)
     wm = w @ m
@@ -90,14 +104,27 @@ def smooth(a: Tensor, q: Tensor, m0: Tensor, v0: Tensor, w: Tensor, b: Tensor) -
     evidence = 0.5 * (shift.square() - 2.0 * core.log().unsqueeze(-1) - m * (wm - 2.0 * b)).sum()
     m = m + half.mT @ shift
     # backwards, with the gain J = V Aᵀ P⁻¹: z_n given z_{n+1} is N(m + J (z_{n+1} − A m), V − J A V)
-    gain = torch.cholesky_solve(av[:, :-1], root[:, 1:]).mT
-    own = m[:, :-1] - gain @ (a @ m[:, :-1])
-    spread = half[:, :-1].mT @ half[:, :-1] - gain @ av[:, :-1]
-    means, covariances, crosses = [m[:, -1]], [half[:, -1].mT @ half[:, -1]], []
-    for gain_n, own_n, spread_n in zip(*(x.flip(1).unbind(1) for x in (gain, own, spread)), strict=True):
-        means.append(torch.baddbmm(own_n, gain_n, means[-1]))
-        crosses.append(torch.bmm(gain_n, covariances[-1]))
-        covariances.append(torch.baddbmm(spread_n, crosses[-1], gain_n.mT))
+    gains = torch.cholesky_solve(av[:, :-1], root[:, 1:]).mT
+    own = m[:, :-1] - gains @ (a @ m[:, :-1])
+    spreads = half[:, :-1].mT @ half[:, :-1] - gains @ av[:, :-1]
+    means, covariances = [m[:, -1]], [half[:, -1].mT @ half[:, -1]]
+    crosses: list[Tensor] = []
+    settled, repeated = False, [*repeated, False]
+    for n, own_n in zip(range(len(steps) - 2, -1, -1), own.unbind(1)[::-1], strict=True):
+        same = repeated[n + 1] and repeated[n + 2]  # the gain is that of the pass before
+        if not same:
+            gain = gains[:, n]
+        means.append(torch.baddbmm(own_n, gain, means[-1]))
+        settled = settled and same
+        crosses.append(crosses[-1] if settled else torch.bmm(gain, covariances[-1]))
+        covariances.append(covariances[-1] if settled else torch.baddbmm(spreads[:, n], crosses[-1], gain.mT))
+        settled = settled or (n % _CHECK == 0 and same and _is_settled(covariances[-2], covariances[-1]))
     mean, covariance = torch.stack(means[::-1], 1).squeeze(-1), torch.stack(covariances[::-1], 1)
     cross = torch.stack(crosses[::-1], 1).mT if crosses else covariance[:, 1:]
     return Smoothed(mean, covariance, cross, evidence)
+
+
+def _is_settled(before: Tensor, after: Tensor) -> bool:
+    """Whether covariances (S, K, K) are the same up to rounding."""
+    scale = after.diagonal(dim1=-2, dim2=-1).sqrt()
+    return bool(((after - before).abs() <= _SETTLED * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all())

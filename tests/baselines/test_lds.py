@@ -88,6 +88,31 @@ def test_smoother_is_the_joint_gaussian():
         torch.testing.assert_close(variance, torch.where(seen, 0.0, spread), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("lengths", [(150,), (100, 90)])
+def test_settled_covariances_are_not_computed_again(lengths, monkeypatch):
+    system, rng = make_system(1), np.random.default_rng(5)
+    times = [np.arange(float(n)) for n in lengths]
+    parts = [torch.tensor(rng.standard_normal((n, 4))) for n in lengths]
+    for part in parts:
+        part[40:60, :2] = np.nan  # lost columns, then a single entry and lost frames
+        part[62, 3] = np.nan
+        part[75:80] = np.nan
+    factorise, calls = torch.linalg.cholesky_ex, []
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda x: calls.append(x) or factorise(x))
+    filled = system.fill(times, parts, return_variance=True)
+    assert len(calls) < 2 * 110
+    calls.clear()
+    monkeypatch.setattr("pyro_vgpds.baselines.kalman._SETTLED", -1.0)
+    every = system.fill(times, parts, return_variance=True)
+    assert len(calls) == 2 * lengths[0]  # two in each step
+    expected = [dense(system, t.astype(int), y)[:2] for t, y in zip(times, parts, strict=True)]
+    for means, variances in (filled, every):
+        for mean, variance, part, (dense_mean, spread) in zip(means, variances, parts, expected, strict=True):
+            seen = ~part.isnan()
+            torch.testing.assert_close(mean, torch.where(seen, part, dense_mean), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(variance, torch.where(seen, 0.0, spread), rtol=1e-9, atol=1e-9)
+
+
 def test_fit_ascends_the_likelihood_of_the_joint_gaussian():
     rng = np.random.default_rng(3)
     times, parts = [], []
