@@ -85,12 +85,12 @@ INNER = {
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
     *(f"FittedModel.{name}" for name in ("check_new", "need_gaussian", "predict", "predict_from", "residuals")),
-    "Marginals.checked", "NaturalGradient.known_path", "NaturalGradient.posterior", "OpperArchambeau.covariance_of",
+    "Marginals.checked", "NaturalGradient.analytic_path", "NaturalGradient.posterior", "OpperArchambeau.covariance_of",
     "OpperArchambeau.frames",
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
-    "AutoOpperArchambeau.known_path", "OpperArchambeauGuide.known_path", "OpperArchambeauGuide.posterior_of",
+    "AutoOpperArchambeau.analytic_path", "OpperArchambeauGuide.analytic_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.known_bound", "VGPDS.likelihood",
+    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.bound_and_grads", "VGPDS.likelihood",
     "masked_sum",
 }  # fmt: skip
 

@@ -136,7 +136,7 @@ for i in range(int(sys.argv[1])):
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6 * (1.0 + float(other.abs().max()))), (i, n, Q)
     prior, sites = TemporalGP(kernel(), Times(t, (n,)), Q, structure="markov"), (mean_bar.detach(), lam.detach())
-    path = prior.covariance.known_path(*sites)
+    path = prior.covariance.markov_path(*sites)
     assert (path is None) == (i % len(makes) > 3)
     if path is not None:
         wanted = OpperArchambeau.from_natural(prior, *sites).mean

@@ -23,7 +23,7 @@ from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
-from pyro_vgpds.mapping.group_terms import Known
+from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
@@ -32,8 +32,8 @@ from pyro_vgpds.parameters import parameters_of
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.kl import known_divergence
-from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource
+from pyro_vgpds.temporal.kl import divergence_and_grads
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource
 from pyro_vgpds.temporal.path_reader import KernelReader
 
 __all__ = [
@@ -58,7 +58,9 @@ class PlainModel(Protocol):
     def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
         """p(y given x)."""
 
-    def known_bound(self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue) -> Known | None:
+    def bound_and_grads(
+        self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue
+    ) -> ValueAndGrads | None:
         """The bound of the outputs with x integrated over N(mean, diag variance), and its gradients in ``mean``,
         ``variance`` and the parameters; None if they need autograd.
         """
@@ -85,7 +87,7 @@ class PlainGuide(Protocol):
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X)."""
 
-    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
+    def analytic_path(self, prior: PathSource) -> MarkovPath | DiagonalPath | None:
         """q(X) with its gradients, without autograd; None if there is no such form."""
 
     def read_parameters(self) -> Iterable[Tensor]:
@@ -140,7 +142,7 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
     if isinstance(data, Batch):
         loss = direct_loss(model, guide, data)
     else:
-        known = cast("PlainGuide", guide).known_path
+        known = cast("PlainGuide", guide).analytic_path
         reader = kept_reader(model, data)
         path = None if reader is None else known(reader)
         if path is None:
@@ -151,7 +153,7 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
         if path is not None:
             return _path_loss(cast("MappedModel", model), path, data, retain_graph)
         q = cast("PlainGuide", guide).make_posterior(prior)
-        found = _known_loss(cast("PlainModel", model), q, data)
+        found = _loss_and_grads(cast("PlainModel", model), q, data)
         if found is not None:
             run_backward(found, retain_graph)
             return float(found.value)
@@ -161,22 +163,22 @@ def direct_gradients(model: object, guide: object, data: Sequences | Batch, reta
     return float(loss.detach())
 
 
-def run_backward(known: Known, retain_graph: bool) -> None:
-    """``torch.autograd.backward`` from the inputs of a known number, without its checks of their shapes: for small
+def run_backward(found: ValueAndGrads, retain_graph: bool) -> None:
+    """``torch.autograd.backward`` from the inputs, without its checks of their shapes: for small
     problems these take as long as the steps of autograd.
     """
-    pairs = [(x, g) for x, g in zip(known.inputs, known.gradients, strict=True) if x.requires_grad]
+    pairs = [(x, g) for x, g in zip(found.inputs, found.gradients, strict=True) if x.requires_grad]
     if pairs:
         tensors, gradients = zip(*pairs, strict=True)
         engine = torch.autograd.Variable._execution_engine
         engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def _path_loss(model: MappedModel, path: KnownPath | KnownDiagonal, data: Sequences, retain_graph: bool) -> float:
+def _path_loss(model: MappedModel, path: MarkovPath | DiagonalPath, data: Sequences, retain_graph: bool) -> float:
     """:func:`_loss`, whose gradients are added to those of the parameters."""
     assert data.y is not None
     mean, variance, kernel = path.mean.requires_grad_(), path.variance.requires_grad_(), model.mapping()
-    outputs = model.known_bound(mean, variance, data, kernel)
+    outputs = model.bound_and_grads(mean, variance, data, kernel)
     if outputs is None:
         loss = -model.likelihood(mean, data, kernel).integrate(path).log_prob(data.y)
         loss.backward(retain_graph=retain_graph)
@@ -189,26 +191,26 @@ def _path_loss(model: MappedModel, path: KnownPath | KnownDiagonal, data: Sequen
     pairs = [(x, g) for x, g in others if x.requires_grad and not add_to_parameter(x, g)]
     if pairs:
         inputs, gradients = zip(*pairs, strict=True)
-        run_backward(Known(outputs.value, inputs, gradients), retain_graph)
+        run_backward(ValueAndGrads(outputs.value, inputs, gradients), retain_graph)
     return path.divergence - float(outputs.value)
 
 
-def _known_loss(model: PlainModel, q: OpperArchambeau, data: Sequences) -> Known | None:
+def _loss_and_grads(model: PlainModel, q: OpperArchambeau, data: Sequences) -> ValueAndGrads | None:
     """:func:`_loss` with its gradients; None if the kernel of the mapping does not compute those of its part."""
     moments, lam = q.moments, q.lam
-    known = PathMoments(*(x.detach() for x in moments))
-    mean, variance = known.mu.requires_grad_(), known.s.clamp_min(0.0)
-    divergence = known_divergence(known, lam.detach(), 1.0 / data.column_communicator.size)
+    detached = PathMoments(*(x.detach() for x in moments))
+    mean, variance = detached.mu.requires_grad_(), detached.s.clamp_min(0.0)
+    divergence = divergence_and_grads(detached, lam.detach(), 1.0 / data.column_communicator.size)
     assert data.y is not None
-    outputs = model.likelihood(mean, data).known_bound(mean, variance, data.y)
+    outputs = model.likelihood(mean, data).bound_and_grads(mean, variance, data.y)
     if divergence is None or outputs is None:
         return None
     g_mean, g_variance, *others = (-g for g in outputs.gradients)
     q.take_gradients(mean, variance, g_mean, g_variance)
-    g_variance = torch.where(known.s < 0.0, 0.0, g_variance)
+    g_variance = torch.where(detached.s < 0.0, 0.0, g_variance)
     g_mu, g_s, *rest = divergence.gradients
     inputs = (*moments, lam, *outputs.inputs[2:])
-    return Known(divergence.value - outputs.value, inputs, (g_mu + g_mean, g_s + g_variance, *rest, *others))
+    return ValueAndGrads(divergence.value - outputs.value, inputs, (g_mu + g_mean, g_s + g_variance, *rest, *others))
 
 
 class BatchModel(MappedModel, Protocol):

@@ -21,7 +21,7 @@ from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping import native
 from pyro_vgpds.mapping.exp_sums import exp_sum
-from pyro_vgpds.mapping.group_terms import Known
+from pyro_vgpds.mapping.group_terms import ValueAndGrads
 
 __all__ = [
     "MappingValue", "Psi", "cross_psi2", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
@@ -130,7 +130,7 @@ class MappingValue:
         groups: ColumnGroups,
         jitter: float | None,
         communicator: Communicator = SINGLE_PROCESS,
-    ) -> Known | None:
+    ) -> ValueAndGrads | None:
         """The collapsed bound, as ``mapping.bound.collapsed_bound`` computes it from K_MM and the
         statistics; to be overridden if it can be computed in one piece with its gradients. None if it cannot.
 

@@ -15,11 +15,11 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.distributed_psi import total_parts
-from pyro_vgpds.mapping.group_terms import Known, need_gradients
+from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
+from pyro_vgpds.mapping.rbf_psi import has_compiled_loops, rbf_statistics_vjp
 
 __all__ = ["rbf_bound"]
 
@@ -33,7 +33,7 @@ def rbf_bound(
     groups: ColumnGroups,
     jitter: float | None,
     communicator: Communicator = SINGLE_PROCESS,
-) -> Known | None:
+) -> ValueAndGrads | None:
     """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, or
     K_MM needs more jitter.
 
@@ -48,7 +48,9 @@ def rbf_bound(
         of them have add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
-    if not (is_fused(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
+    if not (
+        has_compiled_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)
+    ):
         return None
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
@@ -57,7 +59,7 @@ def rbf_bound(
             found = compiled_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
         else:
             found = _evaluate(inputs, groups, jitter, communicator, wanted)
-    return None if found is None else Known(found[0], inputs, found[1])
+    return None if found is None else ValueAndGrads(found[0], inputs, found[1])
 
 
 def _evaluate(
@@ -73,7 +75,7 @@ def _evaluate(
         return None
     covariance, decay = matrices
     data = groups.mask, groups.factor, groups.used
-    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data, decay=decay)
+    psi1_y, psi2, backward = rbf_statistics_vjp(mean, variance, z, weight, scale, *data, decay=decay)
     share = 1.0 / communicator.size
     if communicator.size > 1:
         _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, communicator)

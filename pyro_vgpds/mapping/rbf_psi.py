@@ -25,12 +25,14 @@ from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["is_fused", "known_statistics", "rbf_inducing_cov", "rbf_statistics"]
+__all__ = ["has_compiled_loops", "rbf_inducing_cov", "rbf_statistics", "rbf_statistics_vjp"]
 
 _MASK = 6  # its place among the saved tensors
 
 
-def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
+def has_compiled_loops(
+    mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]
+) -> bool:
     """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, known masks, compiled loops."""
     tensors = (mean, variance, z, *parameters)
     return (
@@ -67,7 +69,7 @@ def rbf_statistics(
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y, used)
 
 
-def known_statistics(
+def rbf_statistics_vjp(
     *arguments: Tensor | None, decay: Tensor
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor, bool], tuple[Tensor, ...]]]:
     """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the

@@ -32,7 +32,7 @@ def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch
         traced, expected = _gradients(model, guide, data)
         assert Collapsed_ELBO().loss(model, guide, data) == traced
     assert Collapsed_ELBO().loss(model, guide, data) == traced
-    if guide.known_path(model.path_prior(data).covariance) is None:
+    if guide.analytic_path(model.path_prior(data).covariance) is None:
         assert loss == traced
         for one, other in zip(gradients, expected, strict=True):
             assert (one is None) == (other is None)
@@ -77,7 +77,7 @@ def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, mo
     _compare(model, guide, data, monkeypatch)
     with NaturalGradient(guide, data) as natural:
         _compare(model, guide, data, monkeypatch)
-        error = 0.0 if guide.known_path(model.path_prior(data).covariance) is None else 1e-9
+        error = 0.0 if guide.analytic_path(model.path_prior(data).covariance) is None else 1e-9
         _gradients(model, guide, data)
         found = natural.derivatives()
         with monkeypatch.context() as patch:
