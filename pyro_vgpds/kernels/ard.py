@@ -15,7 +15,7 @@ from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
-from pyro_vgpds.mapping.rbf_psi import has_compiled_loops, rbf_inducing_cov, rbf_statistics
+from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
 from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike
@@ -60,12 +60,12 @@ class ARDRBFValue(MappingValue):
         return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
 
     def has_loops(self, z: Tensor) -> bool:
-        return has_compiled_loops(z, z, z, None, (self.weight, self.variance))
+        return has_loops(z, z, z, None, (self.weight, self.variance))
 
     def psi1_y_psi2(
         self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if has_compiled_loops(mean, variance, z, mask, (self.weight, self.variance)):
+        if has_loops(mean, variance, z, mask, (self.weight, self.variance)):
             return rbf_statistics(mean, variance, z, self.weight, self.variance, mask, y)
         return super().psi1_y_psi2(mean, variance, z, y, mask)
 

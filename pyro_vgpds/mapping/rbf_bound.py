@@ -19,7 +19,7 @@ from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_psi import has_compiled_loops, rbf_statistics_vjp
+from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_statistics_vjp
 
 __all__ = ["rbf_bound"]
 
@@ -48,9 +48,7 @@ def rbf_bound(
         of them have add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
-    if not (
-        has_compiled_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)
-    ):
+    if not (has_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
         return None
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)

@@ -25,14 +25,12 @@ from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["has_compiled_loops", "rbf_inducing_cov", "rbf_statistics", "rbf_statistics_vjp"]
+__all__ = ["has_loops", "rbf_inducing_cov", "rbf_statistics", "rbf_statistics_vjp"]
 
 _MASK = 6  # its place among the saved tensors
 
 
-def has_compiled_loops(
-    mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]
-) -> bool:
+def has_loops(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
     """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, known masks, compiled loops."""
     tensors = (mean, variance, z, *parameters)
     return (

@@ -22,7 +22,7 @@ from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_inducing import Covariance, is_compiled, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_weighted import RBFForm, has_compiled_loops, rbf_weighted_vjp
+from pyro_vgpds.mapping.rbf_weighted import RBFForm, has_loops, rbf_weighted_vjp
 
 __all__ = ["rbf_site_bound"]
 
@@ -52,9 +52,7 @@ def rbf_site_bound(
     weight, linear, _ = sites
     constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
     kernel = form.weight, form.variance, constant
-    if not (
-        has_compiled_loops(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()
-    ):
+    if not (has_loops(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()):
         return None
     inputs = mean, variance, z, *kernel, weight, linear, output_mean, output_scale
     wanted = need_gradients(inputs)

@@ -26,7 +26,7 @@ from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, 
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["RBFForm", "has_compiled_loops", "rbf_form", "rbf_weighted", "rbf_weighted_vjp", "register_rbf"]
+__all__ = ["RBFForm", "has_loops", "rbf_form", "rbf_weighted", "rbf_weighted_vjp", "register_rbf"]
 
 _MOST = 256  # inducing inputs up to which the pairs of them fit the cache
 
@@ -85,10 +85,10 @@ def rbf_weighted(
     :param y: (N, R).
     """
     tensors = (mean, variance, z, *parameters, weight, y)
-    return _Weighted.apply(*tensors) if has_compiled_loops(*tensors) else None
+    return _Weighted.apply(*tensors) if has_loops(*tensors) else None
 
 
-def has_compiled_loops(
+def has_loops(
     mean: Tensor, variance: Tensor, z: Tensor, w: Tensor, scale: Tensor, constant: Tensor, weight: Tensor, y: Tensor
 ) -> bool:
     """Whether the statistics can be computed in this way: no batch, float64 on a CPU, compiled loops."""
@@ -111,7 +111,7 @@ def rbf_weighted_vjp(
     """The same without a graph, with Ψ2 as panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`), and a function from the
     gradients in the three to those in the arguments.
 
-    :param arguments: those of :func:`has_compiled_loops`.
+    :param arguments: those of :func:`has_loops`.
     """
     kept = _PlainContext()
     kept.needs_input_grad = (True,) * len(arguments)

@@ -23,7 +23,7 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.inference.partial_guide import remembered_by
+from pyro_vgpds.inference.partial_guide import summary_of
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
@@ -105,13 +105,13 @@ class FittedModel:
             if isinstance(likelihood, PseudoGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
-            states, remembered = (_state(model), _state(guide)), remembered_by(guide)
+            states, summary = (_state(model), _state(guide)), summary_of(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
-            if remembered is not None and scale is not None:
-                remembered = remembered.rescaled(likelihood.output_scale, scale)
+            if summary is not None and scale is not None:
+                summary = summary.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-            self.training = Training(q, likelihood, data, remembered)
+            self.training = Training(q, likelihood, data, summary)
             self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
             self._compute()
 
@@ -120,13 +120,13 @@ class FittedModel:
         training, data = self.training, self.training.data
         q, likelihood = training.q, training.likelihood
         assert data.y is not None
-        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, remembered=training.sums)
-        in_memory = training.remembered is None
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, summary=training.sums)
+        in_memory = training.summary is None
         expected = likelihood.integrate(q).log_prob(data.y) if in_memory else training.expected()
         self.bound = float(expected) - float(kl_divergence(q, q.prior)) - training.kl_elsewhere
 
     def __repr__(self) -> str:
-        known, others = self.training.remembered, ""
+        known, others = self.training.summary, ""
         if known is not None:
             others = f" and {counted(known.num_sequences, 'sequence')} that are not in memory"
         return f"{type(self).__name__}(of {self.data}{others}, bound={self.bound:.6g})"

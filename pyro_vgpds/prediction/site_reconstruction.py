@@ -17,7 +17,7 @@ from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.remembered import Remembered
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary
 from pyro_vgpds.prediction.reconstruction import Factors, Joint, NewFrames, Solution
 
 __all__ = ["SiteJoint"]
@@ -54,8 +54,8 @@ class SiteJoint(Joint):
         self._fixed = self.training.sites if every else self._trained.part(q.mean[rows], q.variance[rows], rows)
         return self._fixed.psi
 
-    def with_remembered(self, remembered: Remembered) -> Psi:
-        more, fixed = remembered.part(self.factor), self._fixed
+    def with_summary(self, summary: SequenceSummary) -> Psi:
+        more, fixed = summary.part(self.factor), self._fixed
         if fixed is not None:
             psi, limits = fixed.psi + more.psi, fixed.limits.joined(more.limits)
             more = SitePart(psi, limits, fixed.terms + more.terms)

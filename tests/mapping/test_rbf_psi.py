@@ -75,13 +75,11 @@ def test_huge_weights_give_no_nan():
 def test_what_it_is_not_made_for_takes_the_separate_operations():
     mean, variance, z, _, _ = _points(None, 2, 1)
     parameters = torch.ones(2).double(), torch.tensor(1.0).double()
-    assert rbf_psi.has_compiled_loops(mean, variance, z, None, parameters)
+    assert rbf_psi.has_loops(mean, variance, z, None, parameters)
     weights = torch.ones(1, 20).double()
-    assert rbf_psi.has_compiled_loops(mean, variance, z, weights, parameters)
-    assert not rbf_psi.has_compiled_loops(
-        mean, variance, z, weights.requires_grad_(), parameters
-    )  # no gradient in weights
-    assert not rbf_psi.has_compiled_loops(mean, variance, z, weights[:0].detach(), parameters)
-    assert not rbf_psi.has_compiled_loops(mean.expand(3, 20, 2), variance, z, None, parameters)
-    assert not rbf_psi.has_compiled_loops(mean, variance, z, None, (torch.ones(4, 2).double(), parameters[1]))
-    assert not rbf_psi.has_compiled_loops(mean.float(), variance, z, None, parameters)
+    assert rbf_psi.has_loops(mean, variance, z, weights, parameters)
+    assert not rbf_psi.has_loops(mean, variance, z, weights.requires_grad_(), parameters)  # no gradient in weights
+    assert not rbf_psi.has_loops(mean, variance, z, weights[:0].detach(), parameters)
+    assert not rbf_psi.has_loops(mean.expand(3, 20, 2), variance, z, None, parameters)
+    assert not rbf_psi.has_loops(mean, variance, z, None, (torch.ones(4, 2).double(), parameters[1]))
+    assert not rbf_psi.has_loops(mean.float(), variance, z, None, parameters)
