@@ -28,7 +28,7 @@ from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
@@ -102,7 +102,7 @@ class FittedModel:
             n, latent_dim = q.event_shape
             basis = likelihood.basis
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
-            if isinstance(likelihood, PseudoGP):
+            if isinstance(likelihood, SiteGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
             states, summary = (_state(model), _state(guide)), summary_of(guide)
@@ -180,7 +180,7 @@ class FittedModel:
     def likelihood(self) -> LikelihoodValue | None:
         """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
         mapping = self.training.likelihood
-        return mapping.outputs if isinstance(mapping, PseudoGP) else None
+        return mapping.outputs if isinstance(mapping, SiteGP) else None
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
         """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood."""
@@ -257,7 +257,7 @@ def predict_with(posterior: F, **options: Tensor | Kernel | None) -> F:
     return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})
 
 
-def _check_plain(mapping: PseudoGP, **options: object) -> None:
+def _check_plain(mapping: SiteGP, **options: object) -> None:
     """Raise a ValueError for options that need Gaussian outputs."""
     for name, value in options.items():
         if value is not None:

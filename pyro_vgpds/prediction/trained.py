@@ -19,8 +19,8 @@ from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.linalg import cholesky, default_jitter
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.explicit import optimum
-from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.sequence_summary import SequenceSummary
+from pyro_vgpds.mapping.site_gp import SiteGP, SitePart
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -52,7 +52,7 @@ class Training:
         """The part of the bound that is not a KL divergence of latent paths, if some sequences are not in memory."""
         assert self.summary is not None
         q, gp = self.q, self.likelihood
-        if isinstance(gp, PseudoGP):
+        if isinstance(gp, SiteGP):
             part, more = self.sites, self.summary.part(self.factor)
             bound = site_bound(part.psi + more.psi, self.factor, part.limits.joined(more.limits))
             return bound + part.terms + more.terms + self.estimate
@@ -72,18 +72,18 @@ class Training:
     @cached_property
     def guessed(self) -> Sequences:
         """The data, with guesses of the functions in place of outputs that are not Gaussian."""
-        return guessed(self.likelihood.outputs, self.data) if isinstance(self.likelihood, PseudoGP) else self.data
+        return guessed(self.likelihood.outputs, self.data) if isinstance(self.likelihood, SiteGP) else self.data
 
     @cached_property
     def sites(self) -> SitePart:
         """What the Gaussian factors of all training outputs add to the bound, if the outputs are not Gaussian."""
-        assert isinstance(self.likelihood, PseudoGP)
+        assert isinstance(self.likelihood, SiteGP)
         return self.likelihood.part(self.q.mean, self.q.variance)
 
     @cached_property
     def estimate(self) -> float:
         """What draws add to the bound of the training outputs, with the q(U) of training."""
-        assert isinstance(self.likelihood, PseudoGP)
+        assert isinstance(self.likelihood, SiteGP)
         more = 0.0 if self.summary is None else self.summary.estimate
         return self.likelihood.estimate(self.q, self.sites) + more
 
