@@ -478,8 +478,8 @@ class VGPDS(ParameterModule):
     def bound_and_grads(
         self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue
     ) -> ValueAndGrads | None:
-        """:meth:`SparseGP.bound_and_grads <pyro_vgpds.SparseGP.bound_and_grads>` of :meth:`likelihood` on the data, without
-        making that distribution, which takes a tenth of the time in small problems.
+        """:meth:`SparseGP.bound_and_grads <pyro_vgpds.SparseGP.bound_and_grads>` of :meth:`likelihood` on the data,
+        without making that distribution, which takes a tenth of the time in small problems.
 
         :param mean: (N, Q).
         :param variance: (N, Q).

@@ -90,8 +90,8 @@ INNER = {
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
     "AutoOpperArchambeau.analytic_path", "OpperArchambeauGuide.analytic_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.bound_and_grads", "VGPDS.likelihood",
-    "masked_sum",
+    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.bound_and_grads",
+    "VGPDS.likelihood", "masked_sum",
 }  # fmt: skip
 
 

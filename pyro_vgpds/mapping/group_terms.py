@@ -6,9 +6,9 @@ With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀ
 .. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
           - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
 
-The gradients are computed along with the value: they need the same inverses, and :class:`ValueAndGrads` makes autograd use
-them. :func:`cholesky_terms` is for groups whose outputs share one β; :func:`eigen_terms` also for one β each, and for
-matrices that rounding has made indefinite.
+The gradients are computed along with the value, because they need the same inverses; :class:`ValueAndGrads` gives them
+to autograd. :func:`cholesky_terms` is for groups whose outputs share one β; :func:`eigen_terms` also for one β each,
+and for matrices that rounding has made indefinite.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "LEAST_PIVOT", "Check", "ValueAndGrads", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts",
-    "torch_terms", "whiten", "with_gradients",
+    "LEAST_PIVOT", "Check", "ValueAndGrads", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients",
+    "torch_parts", "torch_terms", "whiten", "with_gradients",
 ]  # fmt: skip
 
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2 or its panels, and raises an error if rounding

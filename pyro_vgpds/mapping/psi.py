@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.checks import undefined
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native_psi2
 from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.group_terms import ValueAndGrads
 
@@ -227,8 +227,8 @@ def cross_psi2(first: object, second: object) -> Callable[..., Tensor]:
 def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(log_scale_n − Σ_q rate_nq (mean_nq − z̄_q)²) for each midpoint z̄ = (z_m + z_m')/2, (..., C, M, M).
 
-    This takes most of the time, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU,
-    which has no gradient in the mask.
+    This takes most of the time, so it has a compiled version for float64 on a CPU
+    (:mod:`pyro_vgpds.mapping.native_psi2`), which has no gradient in the mask.
 
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
@@ -248,18 +248,18 @@ def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask:
 
 
 def _is_native(x: Tensor) -> bool:
-    return x.dtype == torch.float64 and x.device.type == "cpu" and native.available()
+    return x.dtype == torch.float64 and x.device.type == "cpu" and native_psi2.available()
 
 
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *inputs: Tensor | None) -> Tensor:
+    def forward(ctx: native_psi2.SumContext, *inputs: Tensor | None) -> Tensor:
         ctx.save_for_backward(*(given := [None if x is None else x.contiguous() for x in inputs]))
-        ctx.single = native.is_single()
-        return native.forward(*given)  # type: ignore[arg-type]
+        ctx.single = native_psi2.is_single()
+        return native_psi2.forward(*given)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: native.SumContext, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with native.single_sums(ctx.single):
-            return (*native.backward(grad, *ctx.saved_tensors), None)
+    def backward(ctx: native_psi2.SumContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with native_psi2.single_sums(ctx.single):
+            return (*native_psi2.backward(grad, *ctx.saved_tensors), None)

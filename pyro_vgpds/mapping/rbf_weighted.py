@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.mapping import native_weighted, rows
+from pyro_vgpds.mapping import native_psi1, native_weighted
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
@@ -100,7 +100,7 @@ def has_loops(
         and weight.numel() > 0
         and len(z) <= _MOST
         and native_weighted.available()
-        and rows.available()
+        and native_psi1.available()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
 
@@ -160,7 +160,7 @@ def _forward(
     points, b, centre = len(z), float(constant), z.sum(0).div_(len(z))
     mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
     variance, weight = variance.contiguous(), weight.contiguous()
-    a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
+    a, rho, psi1 = native_psi1.forward(mu, variance, z, own, float(scale))
     factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
     sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
     total, of_y, across = weight.sum(1), y.sum(0), psi1.mT.contiguous()
@@ -199,7 +199,7 @@ def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tenso
     if wanted[5]:
         more = g0 @ total + g1.sum(0) @ of_y
         g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
-    found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
+    found = native_psi1.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
     g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
     more_z, more_w, more_log = decay_gradients(z, own, g_log.view(points, points))
     g_scale = ((found.log_scale + more_log) / scale).reshape(scale.shape) + (g0 @ total).reshape(scale.shape)

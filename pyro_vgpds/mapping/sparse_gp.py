@@ -17,7 +17,7 @@ from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.group_terms import ValueAndGrads
-from pyro_vgpds.mapping.native import single_sums
+from pyro_vgpds.mapping.native_psi2 import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.matrix_distribution import MatrixDistribution

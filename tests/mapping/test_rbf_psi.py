@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from pyro_vgpds.kernels import ARDRBF
-from pyro_vgpds.mapping import native, rbf_psi
+from pyro_vgpds.mapping import native_psi2, rbf_psi
 from pyro_vgpds.mapping.psi import MappingValue
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled kernels were not built")
+pytestmark = pytest.mark.skipif(not native_psi2.available(), reason="the compiled kernels were not built")
 
 
 def _points(groups: int | None, dims: int, outputs: int) -> tuple:
