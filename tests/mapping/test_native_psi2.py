@@ -204,5 +204,5 @@ def test_single_sums_of_groups_are_double():
 
 @pytest.mark.long
 def test_switch():
-    code = "from pyro_vgpds.mapping import native; raise SystemExit(native_psi2.available())"
+    code = "from pyro_vgpds.mapping import native_psi2; raise SystemExit(native_psi2.available())"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYRO_VGPDS_NATIVE": "0"}, check=True)
