@@ -67,7 +67,7 @@ _PLACES = {
         ("pyro_vgpds.temporal.distributions", "OpperArchambeau.from_natural"),
         ("pyro_vgpds.temporal.markov", "MarkovCovariance.posterior"),
         ("pyro_vgpds.temporal.dense", "DenseCovariance.posterior"),
-        ("pyro_vgpds.inference.direct", "divergence_and_grads"),
+        ("pyro_vgpds.inference.untraced", "divergence_and_grads"),
         ("pyro_vgpds.temporal.path_gradients", "MarkovPath.__init__"),
     ],
     "Ψ": [
@@ -85,7 +85,7 @@ _PLACES = {
     "backward": [
         ("torch.autograd", "backward"),
         ("torch.autograd", "grad"),
-        ("pyro_vgpds.inference.direct", "run_backward"),
+        ("pyro_vgpds.inference.untraced", "run_backward"),
         ("pyro_vgpds.temporal.path_gradients", "MarkovPath.add_gradients"),
     ],
     "optimiser": [

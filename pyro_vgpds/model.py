@@ -339,7 +339,7 @@ class VGPDS(ParameterModule):
             _ran_on_batches.add(self)
         return result
 
-    def is_plain(self, data: Sequences | Batch) -> bool:
+    def can_skip_trace(self, data: Sequences | Batch) -> bool:
         """Whether the bound on ``data`` can be computed without running the model as a Pyro program: it has run on
         them, or on a batch if they are one, as this class defines it, its outputs are Gaussian, and it has no priors on
         hyperparameters.

@@ -74,13 +74,14 @@ CALLED = {
 #: and single methods of that kind
 INNER = {
     "AmortizedOpperArchambeau.encode", "AmortizedOpperArchambeau.make_posterior",
-    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
+    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.can_skip_trace",
+    "OpperArchambeauGuide.can_skip_trace",
     "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
     "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.shared_by",
     "SequenceDataset.check_indices",
     "SequenceDataset.named", "SequenceDataset.placeholder", "FrameDataset.parts", "AutoExplicit.batch_factors",
-    "AutoExplicit.is_plain", "VGPDS.inducing_prior", "VGPDS.outputs_on",
+    "AutoExplicit.can_skip_trace", "VGPDS.inducing_prior", "VGPDS.outputs_on",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
@@ -90,7 +91,7 @@ INNER = {
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
     "AutoOpperArchambeau.analytic_path", "OpperArchambeauGuide.analytic_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.bound_and_grads",
+    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.can_skip_trace", "VGPDS.bound_and_grads",
     "VGPDS.likelihood", "masked_sum",
 }  # fmt: skip
 

@@ -108,6 +108,14 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """q(X) on the prior of the model at the current hyperparameters."""
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
+    def can_skip_trace(self, model: object) -> bool:
+        """Whether q(X) can be computed without running the guide as a Pyro program: it is the guide of the model, as
+        its class defines it, and has met no priors on hyperparameters. Default: False.
+
+        :param model: the model.
+        """
+        return False
+
     def analytic_path(self, prior: PathSource) -> MarkovPath | DiagonalPath | None:
         """q(X) on a prior with its gradients, without autograd; None if they need it.
         :class:`~pyro_vgpds.NaturalGradient` swaps this method.
@@ -216,12 +224,7 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
                 )
         return super().get_posterior(name, prior)
 
-    def is_plain(self, model: object) -> bool:
-        """Whether q(X) can be computed without running the guide as a Pyro program: it is the guide of the model, as
-        this class defines it, and has met no priors on hyperparameters.
-
-        :param model: the model.
-        """
+    def can_skip_trace(self, model: object) -> bool:
         return (
             self.model is model
             and type(self).get_posterior is AutoOpperArchambeau.get_posterior

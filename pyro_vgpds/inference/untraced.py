@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collapsed bound of a plain model without running it as a Pyro program.
+"""The collapsed bound of a model and guide without a trace of their Pyro programs.
 
 Pyro traces model and guide in each evaluation, since a program may do something else each time. For a small problem
 that costs more than the bound. A :class:`~pyro_vgpds.VGPDS` with an :class:`~pyro_vgpds.AutoOpperArchambeau` and no
@@ -10,8 +10,8 @@ numbers are computed from its parts.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, cast
 
 import pyro
 import torch
@@ -21,6 +21,7 @@ from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batch import Batch
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
 from pyro_vgpds.mapping.group_terms import ValueAndGrads
@@ -33,131 +34,96 @@ from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.kl import divergence_and_grads
-from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath
 from pyro_vgpds.temporal.path_reader import KernelReader
 
 __all__ = [
-    "BatchModel", "PlainGuide", "PlainModel", "batch_priors", "direct_gradients", "direct_loss", "is_plain",
-    "keep_reader", "kept_reader", "run_backward",
+    "ExplicitGuide", "UntracedModel", "batch_priors", "can_skip_trace", "keep_reader", "kept_reader", "run_backward",
+    "untraced_loss", "untraced_loss_and_grads",
 ]  # fmt: skip
 
-_kinds: dict[tuple[type, type], bool] = {}
 _readings: weakref.WeakKeyDictionary[object, _Reading] = weakref.WeakKeyDictionary()
 
 
-@runtime_checkable
-class PlainModel(Protocol):
-    """A model whose parts can be read."""
-
-    def is_plain(self, data: Sequences | Batch) -> bool:
-        """Whether the model has run on these data before, as its class defines it, and nothing in it is random."""
-
-    def path_prior(self, data: Sequences) -> TemporalGP:
-        """p(X)."""
-
-    def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP:
-        """p(y given x)."""
-
-    def bound_and_grads(
-        self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue
-    ) -> ValueAndGrads | None:
-        """The bound of the outputs with x integrated over N(mean, diag variance), and its gradients in ``mean``,
-        ``variance`` and the parameters; None if they need autograd.
-        """
-
-    def parameters(self) -> Iterable[Tensor]:
-        """All parameters, those of a ``torch.nn.Module``."""
-
-
-class MappedModel(PlainModel, Protocol):
-    """The same with its mapping, which is no method, so that this protocol cannot be checked."""
+class UntracedModel(Protocol):
+    """A model whose parts can be read, such as :class:`~pyro_vgpds.VGPDS`, which documents these methods."""
 
     @property
-    def mapping(self) -> Callable[[], MappingValue]:
-        """k_f."""
+    def mapping(self) -> Callable[[], MappingValue]: ...
+    def can_skip_trace(self, data: Sequences | Batch) -> bool: ...
+    def path_prior(self, data: Sequences) -> TemporalGP: ...
+    def likelihood(self, x: Tensor, data: Sequences, kernel: MappingValue | None = None) -> SparseGP: ...
+    def bound_and_grads(
+        self, mean: Tensor, variance: Tensor, data: Sequences, kernel: MappingValue
+    ) -> ValueAndGrads | None: ...
+    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior: ...
+    def outputs_on(
+        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
+    ) -> ExplicitGP | ExplicitOutputs: ...
 
 
-@runtime_checkable
-class PlainGuide(Protocol):
-    """A guide whose q(X) can be read."""
+class ExplicitGuide(Protocol):
+    """A guide with a q(U)."""
 
-    def is_plain(self, model: object) -> bool:
-        """Whether this is the guide of the model, as its class defines it, and nothing in it is random."""
-
-    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
-        """q(X)."""
-
-    def analytic_path(self, prior: PathSource) -> MarkovPath | DiagonalPath | None:
-        """q(X) with its gradients, without autograd; None if there is no such form."""
-
-    def read_parameters(self) -> Iterable[Tensor]:
-        """The parameters that ``make_posterior`` reads."""
+    def make_posterior(self, prior: TemporalGP) -> OpperArchambeau: ...
+    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian: ...
 
 
-def _has_parts(kind: type, protocol: type) -> bool:
-    """Whether a class has the methods of a protocol, which takes long to find out."""
-    if (kind, protocol) not in _kinds:
-        _kinds[kind, protocol] = issubclass(kind, protocol)
-    return _kinds[kind, protocol]
-
-
-def is_plain(model: object, guide: object, *args: object) -> bool:
-    """Whether :func:`direct_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
+def can_skip_trace(model: object, guide: object, *args: object) -> bool:
+    """Whether :func:`untraced_loss` gives what the Pyro programs would: nothing is random, no effect handler is active,
     and Pyro's parameter store has the parameters of these modules.
     """
     if len(args) != 1 or not isinstance(args[0], (Sequences, Batch)) or runtime.am_i_wrapped():
         return False
-    if not _has_parts(type(model), PlainModel) or not _has_parts(type(guide), PlainGuide):
+    if not hasattr(model, "can_skip_trace") or not isinstance(guide, OpperArchambeauGuide):
         return False
-    if not cast("PlainGuide", guide).is_plain(model) or not cast("PlainModel", model).is_plain(args[0]):
+    if not guide.can_skip_trace(model) or not model.can_skip_trace(args[0]):
         return False
     with pyro_lock():
         stored = {id(value) for _, value in pyro.get_param_store().named_parameters()}
-    used = [*cast("PlainGuide", guide).read_parameters(), *parameters_of(cast("nn.Module", model))]
-    return stored.issuperset(map(id, used))
+    return stored.issuperset(map(id, [*guide.read_parameters(), *parameters_of(cast("nn.Module", model))]))
 
 
-def direct_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
-    """Minus the bound of a :class:`PlainModel` and its :class:`PlainGuide`, on sequences or a batch."""
+def untraced_loss(model: object, guide: object, data: Sequences | Batch) -> Tensor:
+    """Minus the bound on sequences or a batch, of a model and a guide that :func:`can_skip_trace` allows."""
+    own = cast("UntracedModel", model)
     if isinstance(data, Batch):
-        return _on_batch(cast("BatchModel", model), cast("BatchGuide", guide), data)
-    prior = cast("PlainModel", model).path_prior(data)
-    return _loss(cast("PlainModel", model), prior, cast("PlainGuide", guide).make_posterior(prior), data)
+        return _on_batch(own, cast("ExplicitGuide", guide), data)
+    prior = own.path_prior(data)
+    return _loss(own, prior, cast("OpperArchambeauGuide", guide).make_posterior(prior), data)
 
 
-def _loss(model: PlainModel, prior: TemporalGP, q: OpperArchambeau, data: Sequences) -> Tensor:
+def _loss(model: UntracedModel, prior: TemporalGP, q: OpperArchambeau, data: Sequences) -> Tensor:
     assert data.y is not None
-    divergence = (
-        kl_divergence(q, prior) / data.column_communicator.size
-    )  # of which each process with other columns has a part
+    divergence = kl_divergence(q, prior) / data.column_communicator.size  # each process with other columns has a part
     return divergence - model.likelihood(q.mean, data).integrate(q).log_prob(data.y)
 
 
-def direct_gradients(model: object, guide: object, data: Sequences | Batch, retain_graph: bool) -> float:
-    """Minus the bound, whose gradients are added to those of the parameters.
+def untraced_loss_and_grads(model: object, guide: object, data: Sequences | Batch, retain_graph: bool) -> float:
+    """:func:`untraced_loss`, whose gradients are added to those of the parameters.
 
-    If the gradients of the bound are known in the moments of q(X) and in the values of the other parameters, autograd
-    begins there.
+    If the gradients of the bound are computed with it, autograd begins at the moments of q(X) and the values of the
+    other parameters.
     """
     if isinstance(data, Batch):
-        loss = direct_loss(model, guide, data)
+        loss = untraced_loss(model, guide, data)
     else:
-        known = cast("PlainGuide", guide).analytic_path
+        model, guide = cast("UntracedModel", model), cast("OpperArchambeauGuide", guide)
         reader = kept_reader(model, data)
-        path = None if reader is None else known(reader)
+        path = None if reader is None else guide.analytic_path(reader)
         if path is None:
-            prior = cast("PlainModel", model).path_prior(data)
-            path = known(prior.covariance) if data.column_communicator.size == 1 else None
+            prior = model.path_prior(data)
+            path = guide.analytic_path(prior.covariance) if data.column_communicator.size == 1 else None
             if path is not None:
                 keep_reader(model, data, prior.covariance)
         if path is not None:
-            return _path_loss(cast("MappedModel", model), path, data, retain_graph)
-        q = cast("PlainGuide", guide).make_posterior(prior)
-        found = _loss_and_grads(cast("PlainModel", model), q, data)
+            return _path_loss(model, path, data, retain_graph)
+        q = guide.make_posterior(prior)
+        found = _loss_and_grads(model, q, data)
         if found is not None:
             run_backward(found, retain_graph)
             return float(found.value)
-        loss = _loss(cast("PlainModel", model), prior, q, data)
+        loss = _loss(model, prior, q, data)
     if loss.requires_grad:
         loss.backward(retain_graph=retain_graph)
     return float(loss.detach())
@@ -174,7 +140,7 @@ def run_backward(found: ValueAndGrads, retain_graph: bool) -> None:
         engine.run_backward(tensors, gradients, retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def _path_loss(model: MappedModel, path: MarkovPath | DiagonalPath, data: Sequences, retain_graph: bool) -> float:
+def _path_loss(model: UntracedModel, path: MarkovPath | DiagonalPath, data: Sequences, retain_graph: bool) -> float:
     """:func:`_loss`, whose gradients are added to those of the parameters."""
     assert data.y is not None
     mean, variance, kernel = path.mean.requires_grad_(), path.variance.requires_grad_(), model.mapping()
@@ -195,7 +161,7 @@ def _path_loss(model: MappedModel, path: MarkovPath | DiagonalPath, data: Sequen
     return path.divergence - float(outputs.value)
 
 
-def _loss_and_grads(model: PlainModel, q: OpperArchambeau, data: Sequences) -> ValueAndGrads | None:
+def _loss_and_grads(model: UntracedModel, q: OpperArchambeau, data: Sequences) -> ValueAndGrads | None:
     """:func:`_loss` with its gradients; None if the kernel of the mapping does not compute those of its part."""
     moments, lam = q.moments, q.lam
     detached = PathMoments(*(x.detach() for x in moments))
@@ -213,33 +179,14 @@ def _loss_and_grads(model: PlainModel, q: OpperArchambeau, data: Sequences) -> V
     return ValueAndGrads(divergence.value - outputs.value, inputs, (g_mu + g_mean, g_s + g_variance, *rest, *others))
 
 
-class BatchModel(MappedModel, Protocol):
-    """A model whose parts on a batch can be read."""
-
-    def inducing_prior(self, batch: Batch, kernel: MappingValue) -> InducingPrior:
-        """p(U)."""
-
-    def outputs_on(
-        self, batch: Batch, x: Tensor, u: Tensor, prior: InducingPrior, kernel: MappingValue
-    ) -> ExplicitGP | ExplicitOutputs:
-        """p(y given x, u)."""
-
-
-class BatchGuide(PlainGuide, Protocol):
-    """A guide with a q(U)."""
-
-    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
-        """q(U)."""
-
-
-def batch_priors(model: BatchModel, batch: Batch) -> tuple[MappingValue, TemporalGP, InducingPrior]:
-    """k_f, and p(X) and p(U) on a batch, of a :class:`BatchModel` in which nothing is random."""
+def batch_priors(model: UntracedModel, batch: Batch) -> tuple[MappingValue, TemporalGP, InducingPrior]:
+    """k_f, and p(X) and p(U) on a batch, of a model in which nothing is random."""
     kernel, path = model.mapping(), model.path_prior(batch.paths)
     path.rows, path.places = batch.path_rows, batch.places
     return kernel, path, model.inducing_prior(batch, kernel)
 
 
-def _on_batch(model: BatchModel, guide: BatchGuide, batch: Batch) -> Tensor:
+def _on_batch(model: UntracedModel, guide: ExplicitGuide, batch: Batch) -> Tensor:
     """The same with the inducing variables explicit."""
     kernel, path, inducing = batch_priors(model, batch)
     q, u = guide.make_posterior(path), guide.inducing_posterior(inducing)
