@@ -47,14 +47,15 @@ from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.kernels.check import check_mapping, check_pair, check_temporal
 from pyro_vgpds.kernels.owners import claim, release
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.mapping.basis import linear_form
 from pyro_vgpds.mapping.explicit import ExplicitGP
 from pyro_vgpds.mapping.explicit_outputs import ExplicitOutputs
+from pyro_vgpds.mapping.forms import linear_form
 from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import GivenLatent, LatentGP
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.parameters import ParameterModule, is_prior, modules_of
 from pyro_vgpds.temporal.distributions import TemporalGP
@@ -491,7 +492,7 @@ class VGPDS(ParameterModule):
             return None
         noise = self._noise()
         groups = data.groups(self.output_mean, self.output_scale, columns=noise.shape[-1] > 1).in_double
-        return kernel.collapsed_bound(mean, variance, inducing, noise, groups, self.jitter, data.frame_communicator)
+        return rbf_bound(kernel, mean, variance, inducing, noise, groups, self.jitter, data.frame_communicator)
 
     def _noise(self) -> Tensor:
         """The noise variance of the scaled outputs, (..., 1) or (..., D)."""

@@ -19,11 +19,11 @@ from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.drawn import GivenOptimum, correction
+from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
-from pyro_vgpds.mapping.rbf_weighted import rbf_form
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 

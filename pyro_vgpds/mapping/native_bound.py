@@ -91,6 +91,7 @@ def compiled_bound(
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """The bound and its gradients in mean, variance, z, w, σ² and noise; None if K_MM needs more jitter.
 
+    :param parameters: the weights w, (Q,) or (1,), and σ², one number.
     :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """

@@ -17,11 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
-from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
-from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping import native_psi2
 from pyro_vgpds.mapping.exp_sums import exp_sum
-from pyro_vgpds.mapping.group_terms import ValueAndGrads
+from pyro_vgpds.mapping.forms import rbf_form
+from pyro_vgpds.mapping.rbf_weighted import rbf_weighted
 
 __all__ = [
     "MappingValue", "Psi", "cross_psi2", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
@@ -109,46 +108,14 @@ class MappingValue:
         """
         return self.psi1_y(mean, variance, z, y), self.psi2(mean, variance, z, mask)
 
-    def weighted_psi(
-        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
-    ) -> Psi | None:
-        """The statistics with a weight for each entry of the outputs, in which they have gradients; to be overridden if
-        they can be computed in one piece. None if they cannot.
-
-        :param weight: (C, N).
-        :param y: (N, R).
-        :param constant: what is added to this kernel. Other parameters as in :class:`MappingValue`.
-        """
-        return None
-
-    def collapsed_bound(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        z: Tensor,
-        noise: Tensor,
-        groups: ColumnGroups,
-        jitter: float | None,
-        communicator: Communicator = SINGLE_PROCESS,
-    ) -> ValueAndGrads | None:
-        """The collapsed bound, as ``mapping.bound.collapsed_bound`` computes it from K_MM and the
-        statistics; to be overridden if it can be computed in one piece with its gradients. None if it cannot.
-
-        :param noise: the noise variance of the scaled outputs, (..., 1) or (..., D).
-        :param groups: the column groups of the outputs.
-        :param jitter: added to the diagonal of K_MM; None for the rule.
-        :param communicator: the processes that have other frames: each has 1/K of the bound, whose gradients add up.
-            Other parameters as in :class:`MappingValue`.
-        """
-        return None
-
 
 def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
-    if mask is not None and mask.requires_grad:
-        found = kernel.weighted_psi(mean, variance, z, mask, y)
+    if mask is not None and mask.requires_grad and (form := rbf_form(kernel)) is not None:
+        constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
+        found = rbf_weighted(mean, variance, z, (form.weight, form.variance, constant), mask, y)
         if found is not None:
-            return found
+            return Psi(*found)
     return Psi(kernel.psi0(mean, variance, mask), *kernel.psi1_y_psi2(mean, variance, z, y, mask))
 
 

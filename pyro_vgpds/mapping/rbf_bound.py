@@ -15,32 +15,33 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.distributed_psi import total_parts
+from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
-from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_statistics_vjp
 
 __all__ = ["rbf_bound"]
 
 
 def rbf_bound(
+    kernel: MappingValue,
     mean: Tensor,
     variance: Tensor,
     z: Tensor,
-    parameters: tuple[Tensor, Tensor],
     noise: Tensor,
     groups: ColumnGroups,
     jitter: float | None,
     communicator: Communicator = SINGLE_PROCESS,
 ) -> ValueAndGrads | None:
-    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, or
-    K_MM needs more jitter.
+    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, as
+    with another kernel, or K_MM needs more jitter.
 
+    :param kernel: its value.
     :param mean: (N, Q).
     :param variance: (N, Q).
     :param z: (M, Q).
-    :param parameters: the weights w, (Q,) or (1,), and σ², one number.
     :param noise: (1,) or (D,), as in :func:`~pyro_vgpds.mapping.bound.collapsed_bound`.
     :param groups: the column groups.
     :param jitter: added to the diagonal of K_MM; None for the rule.
@@ -48,6 +49,10 @@ def rbf_bound(
         of them have add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
+    form = rbf_form(kernel)
+    if form is None or form.constant is not None:
+        return None
+    parameters = form.weight, form.variance
     if not (has_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
         return None
     inputs = (mean, variance, z, *parameters, noise)

@@ -18,11 +18,12 @@ from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping import native_factors
 from pyro_vgpds.mapping.bound import site_terms
+from pyro_vgpds.mapping.forms import RBFForm
 from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_inducing import Covariance, is_compiled, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_weighted import RBFForm, has_loops, rbf_weighted_vjp
+from pyro_vgpds.mapping.rbf_weighted import has_loops, rbf_weighted_vjp
 
 __all__ = ["rbf_site_bound"]
 

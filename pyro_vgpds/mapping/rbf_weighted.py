@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,50 +26,9 @@ from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, 
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["RBFForm", "has_loops", "rbf_form", "rbf_weighted", "rbf_weighted_vjp", "register_rbf"]
+__all__ = ["has_loops", "rbf_weighted", "rbf_weighted_vjp"]
 
 _MOST = 256  # inducing inputs up to which the pairs of them fit the cache
-
-
-class RBFForm(NamedTuple):
-    """A kernel σ² exp(−½ Σ_q w_q (x_q − x'_q)²) + b."""
-
-    weight: Tensor  #: w, (..., Q) or (..., 1)
-    variance: Tensor  #: σ², (...)
-    constant: Tensor | None  #: b, (..., 1); None for 0
-
-
-_FORMS: dict[type, Callable[..., RBFForm | None]] = {}
-
-
-def register_rbf(kind: type) -> Callable[[Callable[..., RBFForm | None]], Callable[..., RBFForm | None]]:
-    """Register ``f(value)``, which returns the :class:`RBFForm` of kernel values of exactly this class, or None.
-
-    :param kind: a class of kernel values; classes derived from it do not count, because they may be other functions.
-    :returns: a decorator.
-    """
-
-    def register(function: Callable[..., RBFForm | None]) -> Callable[..., RBFForm | None]:
-        _FORMS[kind] = function
-        return function
-
-    return register
-
-
-def rbf_form(kernel: object) -> RBFForm | None:
-    """The parameters of a squared exponential kernel value, with or without a constant; None if it is another one.
-
-    :param kernel: a kernel value.
-
-    >>> from pyro_vgpds.kernels import ARDLinear, ARDRBF, Bias
-    >>> from pyro_vgpds.mapping.rbf_weighted import rbf_form
-    >>> rbf_form((ARDRBF(2.0, [1.0]) + Bias(0.5))()).constant.item()
-    0.5
-    >>> rbf_form((ARDRBF() + ARDLinear())()) is None
-    True
-    """
-    found = _FORMS.get(type(kernel))
-    return None if found is None else found(kernel)
 
 
 def rbf_weighted(

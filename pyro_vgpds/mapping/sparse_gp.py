@@ -20,6 +20,7 @@ from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.mapping.native_psi2 import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
@@ -214,7 +215,7 @@ class SparseGP(MatrixDistribution):
         if self.is_single or value.dim() > 2:
             return None
         groups, communicator = self.groups(value), self.communicator(value)
-        return self.kernel.collapsed_bound(mean, variance, self.inducing, self.noise, groups, self.jitter, communicator)
+        return rbf_bound(self.kernel, mean, variance, self.inducing, self.noise, groups, self.jitter, communicator)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)

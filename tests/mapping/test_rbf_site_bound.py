@@ -10,10 +10,10 @@ from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, White
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping import native_factors, native_weighted
 from pyro_vgpds.mapping.bound import site_limits
+from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
-from pyro_vgpds.mapping.rbf_weighted import rbf_form
 
 pytestmark = pytest.mark.skipif(
     not (native_factors.available() and native_weighted.available()), reason="the compiled functions were not built"
