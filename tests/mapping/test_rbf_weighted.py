@@ -73,7 +73,7 @@ def test_weights_without_gradients_and_batches_take_the_general_way(monkeypatch)
     weight.requires_grad_()
     several = (x.expand(2, -1, -1) for x in (mean, variance))
     assert expect(ARDRBF().double()(), *several, z, weight, y).psi2.dim() == 4
-    assert expect(ARDRBF()(), *(x.float() for x in (mean, variance, z, weight, y))).psi2.requires_grad
+    assert expect(ARDRBF().float()(), *(x.float() for x in (mean, variance, z, weight, y))).psi2.requires_grad
 
 
 def test_exponents_beyond_the_range_of_doubles():
