@@ -74,24 +74,25 @@ CALLED = {
 #: and single methods of that kind
 INNER = {
     "AmortizedOpperArchambeau.encode", "AmortizedOpperArchambeau.make_posterior",
-    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.is_plain",
+    "AmortizedOpperArchambeau.posterior_of", "AutoOpperArchambeau.get_posterior", "AutoOpperArchambeau.can_skip_trace",
+    "OpperArchambeauGuide.can_skip_trace",
     "AutoOpperArchambeau.make_posterior", "AutoExplicit.get_posterior", "AutoExplicit.inducing_posterior",
     "AutoExplicit.make_posterior", "AutoExplicit.sites", "MinibatchNaturalGradient.inducing_posterior",
     "MinibatchNaturalGradient.posterior", "SequenceDataset.parts", "SequenceDataset.shared_by",
     "SequenceDataset.check_indices",
     "SequenceDataset.named", "SequenceDataset.placeholder", "FrameDataset.parts", "AutoExplicit.batch_factors",
-    "AutoExplicit.is_plain", "VGPDS.inducing_prior", "VGPDS.outputs_on",
+    "AutoExplicit.can_skip_trace", "VGPDS.inducing_prior", "VGPDS.outputs_on",
     *(f"ByColumn.{name}" for name in (
         "cdf", "distribution", "has_exposure", "initial", "is_valid", "kind_of", "link", "moments", "name_of", "parts",
         "prepare", "sites", "support_of", "updated")),
     *(f"FittedModel.{name}" for name in ("check_new", "need_gaussian", "predict", "predict_from", "residuals")),
-    "Marginals.checked", "NaturalGradient.known_path", "NaturalGradient.posterior", "OpperArchambeau.covariance_of",
+    "Marginals.checked", "NaturalGradient.analytic_path", "NaturalGradient.posterior", "OpperArchambeau.covariance_of",
     "OpperArchambeau.frames",
     "OpperArchambeau.rsample", "OpperArchambeau.take_gradients", "OpperArchambeauGuide.get_posterior",
-    "AutoOpperArchambeau.known_path", "OpperArchambeauGuide.known_path", "OpperArchambeauGuide.posterior_of",
+    "AutoOpperArchambeau.analytic_path", "OpperArchambeauGuide.analytic_path", "OpperArchambeauGuide.posterior_of",
     "OpperArchambeauGuide.take_hyperparameters", "ParameterModule.declare", "Report.from_dict", "Split.select",
-    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.is_plain", "VGPDS.known_bound", "VGPDS.likelihood",
-    "masked_sum",
+    "TemporalGP.at", "TemporalGP.rsample", "VGPDS.functions", "VGPDS.can_skip_trace", "VGPDS.bound_and_grads",
+    "VGPDS.likelihood", "masked_sum",
 }  # fmt: skip
 
 

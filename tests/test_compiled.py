@@ -32,7 +32,7 @@ DRIVER = """
 import random, sys
 import torch
 from pyro_vgpds.compiled import run_loops
-from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping import native_psi2, native_psi1
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
@@ -51,7 +51,7 @@ from pyro_vgpds.kernels import Matern12, Matern32, Matern52, Periodic
 from pyro_vgpds.training.adam import Adam
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
-assert native.available() and rows.available()
+assert native_psi2.available() and native_psi1.available()
 dice = random.Random(0)
 for _ in range(int(sys.argv[1])):
     N, M, Q, C = dice.randrange(1, 120), dice.randrange(1, 60), dice.randrange(1, 10), dice.choice([None, 1, 3])
@@ -62,9 +62,9 @@ for _ in range(int(sys.argv[1])):
     E = (leaves[0][:, None, None] - (leaves[1][:, None, None] * (leaves[2][:, None, None] - middle) ** 2).sum(-1)).exp()
     V = E.sum(0)[None] if mask is None else torch.einsum("cn,nij->cij", mask, E)
     g = torch.randn(V.shape)
-    assert torch.allclose(native.forward(a, r, mu, z, mask), V.detach(), rtol=1e-10)
+    assert torch.allclose(native_psi2.forward(a, r, mu, z, mask), V.detach(), rtol=1e-10)
     wanted = torch.autograd.grad(V, leaves, g)
-    for one, other in zip(native.backward(g, a, r, mu, z, mask), wanted, strict=True):
+    for one, other in zip(native_psi2.backward(g, a, r, mu, z, mask), wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is not None:
         upper, given = torch.triu_indices(M, M), Rows(a, r, mu, z)
@@ -78,32 +78,32 @@ for _ in range(int(sys.argv[1])):
         for one, other in zip(weighted_gradients(given, mask, packed, True, kept), wanted, strict=False):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     if mask is None:
-        with native.single_sums(True):
-            assert torch.allclose(native.forward(a, r, mu, z), V.detach(), rtol=1e-4)
-            for one, other in zip(native.backward(g, a, r, mu, z), wanted, strict=True):
+        with native_psi2.single_sums(True):
+            assert torch.allclose(native_psi2.forward(a, r, mu, z), V.detach(), rtol=1e-4)
+            for one, other in zip(native_psi2.backward(g, a, r, mu, z), wanted, strict=True):
                 assert torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()) + 1e-30)
     # r as variances, and weights of 1
     leaves = [x.clone().requires_grad_() for x in (mu, r, z, torch.ones(Q))]
     spread, wide = 1 + leaves[3] * leaves[1], 1 + 2 * leaves[3] * leaves[1]
     psi1 = (-(spread.log() + leaves[3] / spread * (leaves[0] - leaves[2][:, None]) ** 2).sum(-1) / 2).exp()
     terms = -wide.log().sum(1) / 2, leaves[3] / wide, psi1
-    found = rows.forward(mu, r, z, torch.ones(Q), 1.0)
+    found = native_psi1.forward(mu, r, z, torch.ones(Q), 1.0)
     for one, other in zip(found, terms, strict=True):
         assert torch.allclose(one, other, rtol=1e-10)
     g = [torch.randn(x.shape) for x in terms]
     wanted = torch.autograd.grad(terms, leaves, g)
     more = (*g[:2], torch.zeros(N, Q))
-    for one, other in zip(rows.backward(mu, r, z, torch.ones(Q), found.psi1, g[2], more), wanted, strict=False):
+    for one, other in zip(native_psi1.backward(mu, r, z, torch.ones(Q), found.psi1, g[2], more), wanted, strict=False):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
     R = dice.randrange(1, 90)
     above = dice.randrange(-9, 90)
     y, grad = torch.randn(N, R).tril(above), torch.randn(M, R)
     used = (torch.arange(N) + 1 + above).clamp(0, R) if dice.randrange(2) else None
     own = mu, r, z, torch.ones(Q), y, 1.0
-    first, = run_loops(N, 64, [rows.forward_loop(*own, used)[0]])
+    first, = run_loops(N, 64, [native_psi1.forward_loop(*own, used)[0]])
     assert torch.allclose(first, found.psi1 @ y, rtol=1e-8, atol=1e-10 * float(first.abs().max()) + 1e-300)
-    products, = run_loops(N, 64, [rows.backward_loop(*own, (None, grad, *more), used)])
-    for one, other in zip(products, rows.backward(*own[:4], found.psi1, grad @ y.mT, more), strict=True):
+    products, = run_loops(N, 64, [native_psi1.backward_loop(*own, (None, grad, *more), used)])
+    for one, other in zip(products, native_psi1.backward(*own[:4], found.psi1, grad @ y.mT, more), strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
 for _ in range(int(sys.argv[1])):
     C, M, W = dice.randrange(1, 4), dice.randrange(1, 60), dice.randrange(1, 20)
@@ -136,7 +136,7 @@ for i in range(int(sys.argv[1])):
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6 * (1.0 + float(other.abs().max()))), (i, n, Q)
     prior, sites = TemporalGP(kernel(), Times(t, (n,)), Q, structure="markov"), (mean_bar.detach(), lam.detach())
-    path = prior.covariance.known_path(*sites)
+    path = prior.covariance.markov_path(*sites)
     assert (path is None) == (i % len(makes) > 3)
     if path is not None:
         wanted = OpperArchambeau.from_natural(prior, *sites).mean

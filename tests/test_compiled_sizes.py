@@ -10,12 +10,12 @@ import sys
 import pytest
 import torch
 
-from pyro_vgpds.mapping import native, panels
+from pyro_vgpds.mapping import native_psi2, panels
 from pyro_vgpds.temporal import chains, tiles
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="memory that is not reserved, as Linux has it"),
-    pytest.mark.skipif(not native.available(), reason="the C code is not built"),
+    pytest.mark.skipif(not native_psi2.available(), reason="the C code is not built"),
 ]
 _NORESERVE = 0x4000  # MAP_NORESERVE, which Python has a name for from 3.13 on
 LARGE = 2**31
@@ -50,17 +50,17 @@ def test_midpoint_sums():
     large[4][:, -rows:] = mask
     assert large[1].numel() > LARGE
     assert large[4].numel() > LARGE
-    library = native._library()
+    library = native_psi2._library()
     sums = torch.empty(groups, panels.panels_size(points))
     given = most, points, dims, groups, *pointers(*large)
     assert library.grouped_forward(*given, most - rows, most, None, sums.data_ptr()) == 0
-    assert torch.allclose(panels.matrices_of(sums, points), native.forward(a, r, mu, z, mask), rtol=1e-12)
+    assert torch.allclose(panels.matrices_of(sums, points), native_psi2.forward(a, r, mu, z, mask), rtol=1e-12)
     found = sparse(most), sparse(most, dims), sparse(most, dims), torch.empty_like(z)
     packed = torch.empty(2, groups + 2, 32)  # five points, in two panels of four, with a block each
     given_g = large[4], panels.panels_of(g), None, None, packed, None
     assert library.grouped_pack(most, points, groups, *pointers(*given_g)) == 0
     assert library.grouped_backward(*given, most - rows, most, *pointers(packed, *found)) == 0
-    for one, other in zip(found, native.backward(g, a, r, mu, z, mask), strict=True):
+    for one, other in zip(found, native_psi2.backward(g, a, r, mu, z, mask), strict=True):
         assert torch.allclose(one[-len(other) :], other, rtol=1e-12)
 
 

@@ -19,8 +19,8 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
 from pyro_vgpds.inference.exchange import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial_guide import PartialGuide, remembered_by
-from pyro_vgpds.mapping.remembered import Remembered
+from pyro_vgpds.inference.partial_guide import PartialGuide, summary_of
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
@@ -183,7 +183,7 @@ def describe_model(
         guide.put_factors(data)
     of_model, of_guide = (model.state_dict(), guide.state_dict()) if states is None else states
     tensors = {f"model.{name}": value for name, value in of_model.items()}
-    if (known := remembered_by(guide)) is not None:
+    if (known := summary_of(guide)) is not None:
         tensors |= {f"remembered.{name}": value for name, value in known.tensors().items()}
     return header, tensors | {f"guide.{name}": value for name, value in of_guide.items()}
 
@@ -215,7 +215,7 @@ def build_model(header: Json, tensors: Tensors, data: Sequences) -> tuple[VGPDS,
     else:
         sites = {"mean_bar": guide_state["mean_bar_unconstrained"], "lam": guide_state["lam_unconstrained"].exp()}
         if known := strip(tensors, "remembered."):
-            guide = PartialGuide(model, Remembered.from_tensors(known, data.device), **sites)
+            guide = PartialGuide(model, SequenceSummary.from_tensors(known, data.device), **sites)
         else:
             guide = AutoOpperArchambeau(model, **sites)
     if any(name.startswith("locs.") for name in guide_state):  # hyperpriors' parameters are made when first used

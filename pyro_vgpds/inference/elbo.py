@@ -11,7 +11,6 @@ from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.checks import check_callable
-from pyro_vgpds.inference.direct import direct_gradients, direct_loss, is_plain
 from pyro_vgpds.inference.distributed_elbo import (
     column_communicator_of,
     communicator_of,
@@ -21,6 +20,7 @@ from pyro_vgpds.inference.distributed_elbo import (
     warn_if_alone,
 )
 from pyro_vgpds.inference.integrate import IntegrateMessenger, check_sites
+from pyro_vgpds.inference.untraced import can_skip_trace, untraced_loss, untraced_loss_and_grads
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs
 from pyro_vgpds.mapping.latent_gp import CollapsedOutputs
 from pyro_vgpds.mapping.output_sites import OutputSites
@@ -63,11 +63,11 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
 
     _sites: tuple[OutputSites, ...] = ()  # whose factors the current evaluation has used
 
-    def _is_direct(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _can_skip_trace(self, model: object, guide: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         refuse_wrapped()
         if any(getattr(type(self), step) is not getattr(Collapsed_ELBO, step) for step in _STEPS):
             return False
-        return self.num_particles == 1 and not kwargs and is_plain(model, guide, *args)
+        return self.num_particles == 1 and not kwargs and can_skip_trace(model, guide, *args)
 
     def loss(self, model: Callable[..., object], guide: Callable[..., object], *args: Any, **kwargs: Any) -> float:
         """Minus the bound.
@@ -76,13 +76,13 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._sites = ()
-        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        communicator, skips_trace = communicator_of(args, kwargs), self._can_skip_trace(model, guide, args, kwargs)
 
         def evaluate() -> float:
-            if not direct:
+            if not skips_trace:
                 return TraceMeanField_ELBO.loss(self, model, guide, *args, **kwargs)
             with torch.no_grad():
-                return float(direct_loss(model, guide, *args))
+                return float(untraced_loss(model, guide, *args))
 
         return evaluate() if communicator.size == 1 else distributed_loss(communicator, guide, evaluate)
 
@@ -95,15 +95,15 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         :param guide: its guide.
         """
         self._sites = ()
-        communicator, direct = communicator_of(args, kwargs), self._is_direct(model, guide, args, kwargs)
+        communicator, skips_trace = communicator_of(args, kwargs), self._can_skip_trace(model, guide, args, kwargs)
 
         def evaluate() -> float:
-            if not direct:
+            if not skips_trace:
                 return TraceMeanField_ELBO.loss_and_grads(self, model, guide, *args, **kwargs)
-            return direct_gradients(model, guide, args[0], bool(self.retain_graph))
+            return untraced_loss_and_grads(model, guide, args[0], bool(self.retain_graph))
 
         if communicator.size > 1:
-            options = {"traced": not direct, "same_frames": column_communicator_of(args, kwargs).size > 1}
+            options = {"traced": not skips_trace, "same_frames": column_communicator_of(args, kwargs).size > 1}
             loss = distributed_gradients(communicator, model, guide, evaluate, **options)
         else:
             warn_if_alone()

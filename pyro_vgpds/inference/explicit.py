@@ -279,11 +279,7 @@ class AutoExplicit(OpperArchambeauGuide):
         found: TorchDistribution | Tensor = super().get_posterior(name, prior)
         return found
 
-    def is_plain(self, model: object) -> bool:
-        """Whether q(X) and q(U) of a batch can be computed without running the guide as a Pyro program.
-
-        :param model: the model.
-        """
+    def can_skip_trace(self, model: object) -> bool:
         own = type(self).get_posterior is AutoExplicit.get_posterior
         return own and self.model is model and not self.is_free and self.is_unmodified()
 

@@ -20,7 +20,7 @@ from pyro_vgpds.mapping.latent_gp import LatentGP
 from pyro_vgpds.parameters import parameters_of, plain_value
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
-from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource
 
 _SITES = ("mean_bar_unconstrained", "lam_unconstrained")
 
@@ -108,13 +108,21 @@ class OpperArchambeauGuide(AutoNormalMessenger):
         """q(X) on the prior of the model at the current hyperparameters."""
         raise undefined(self, "make_posterior(prior), which returns q(X)")
 
-    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
+    def can_skip_trace(self, model: object) -> bool:
+        """Whether q(X) can be computed without running the guide as a Pyro program: it is the guide of the model, as
+        its class defines it, and has met no priors on hyperparameters. Default: False.
+
+        :param model: the model.
+        """
+        return False
+
+    def analytic_path(self, prior: PathSource) -> MarkovPath | DiagonalPath | None:
         """q(X) on a prior with its gradients, without autograd; None if they need it.
         :class:`~pyro_vgpds.NaturalGradient` swaps this method.
 
         :param prior: the covariance of the latent path at the current hyperparameters, or a reader of its kernel.
 
-        >>> guide.known_path(guide.posterior(data).prior.covariance) is None
+        >>> guide.analytic_path(guide.posterior(data).prior.covariance) is None
         True
         """
         return None
@@ -216,12 +224,7 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
                 )
         return super().get_posterior(name, prior)
 
-    def is_plain(self, model: object) -> bool:
-        """Whether q(X) can be computed without running the guide as a Pyro program: it is the guide of the model, as
-        this class defines it, and has met no priors on hyperparameters.
-
-        :param model: the model.
-        """
+    def can_skip_trace(self, model: object) -> bool:
         return (
             self.model is model
             and type(self).get_posterior is AutoOpperArchambeau.get_posterior
@@ -233,8 +236,8 @@ class AutoOpperArchambeau(OpperArchambeauGuide):
         """The parameters that :meth:`make_posterior` reads: none with :class:`~pyro_vgpds.NaturalGradient`."""
         return [] if "make_posterior" in vars(self) else [getattr(self, name) for name in _SITES]
 
-    def known_path(self, prior: PathSource) -> KnownPath | KnownDiagonal | None:
-        return prior.known_diagonal(self.mean_bar_unconstrained, self.lam_unconstrained)
+    def analytic_path(self, prior: PathSource) -> MarkovPath | DiagonalPath | None:
+        return prior.diagonal_path(self.mean_bar_unconstrained, self.lam_unconstrained)
 
     def make_posterior(self, prior: TemporalGP) -> OpperArchambeau:
         """q(X) on a prior, from ``mean_bar`` and ``lam``. :class:`~pyro_vgpds.NaturalGradient` swaps this method.

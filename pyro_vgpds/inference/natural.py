@@ -15,7 +15,7 @@ from pyro_vgpds.linalg import with_own_gradient
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
-from pyro_vgpds.temporal.known_path import KnownPath, PathSource
+from pyro_vgpds.temporal.path_gradients import MarkovPath, PathSource
 
 __all__ = ["NaturalGradient", "Tracked", "natural_step"]
 
@@ -79,7 +79,7 @@ class NaturalGradient:
                 "natural steps with guide.refine(data)."
             )
         self.guide, self._call = guide, (args, kwargs)
-        self.q: Tracked | KnownPath | None = None
+        self.q: Tracked | MarkovPath | None = None
         self.eta = self.lam = torch.empty(0)
 
     def __enter__(self) -> NaturalGradient:
@@ -88,7 +88,7 @@ class NaturalGradient:
         q = self._current()
         self.eta, self.lam = q.eta.detach().clone(), q.lam.detach().clone()
         self.guide.make_posterior = self.posterior  # type: ignore[method-assign]
-        self.guide.known_path = self.known_path  # type: ignore[method-assign]
+        self.guide.analytic_path = self.analytic_path  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -98,7 +98,7 @@ class NaturalGradient:
             if error[0] is None:
                 raise
         finally:
-            del self.guide.make_posterior, self.guide.known_path
+            del self.guide.make_posterior, self.guide.analytic_path
             self.q = None
 
     def _current(self) -> OpperArchambeau:
@@ -122,12 +122,12 @@ class NaturalGradient:
         self.q = Tracked.from_natural(prior, self.eta, self.lam)
         return self.q
 
-    def known_path(self, prior: PathSource) -> KnownPath | None:
+    def analytic_path(self, prior: PathSource) -> MarkovPath | None:
         """The same without a graph; None if its gradients need one. The collapsed bound calls this method.
 
         :param prior: the covariance of the latent path, or a reader of its kernel.
         """
-        self.q = found = prior.known_path(self.eta, self.lam)
+        self.q = found = prior.markov_path(self.eta, self.lam)
         return found
 
     def step(self, rate: float) -> None:
@@ -140,7 +140,7 @@ class NaturalGradient:
         if type(rate) is not float or not 0.0 < rate <= 1.0:
             check_rate("rate", rate)
         q = self.q
-        if isinstance(q, KnownPath) and q.derivatives is not None:
+        if isinstance(q, MarkovPath) and q.derivatives is not None:
             self.eta, self.lam = q.natural_step(rate, LEAST_LAM)
         else:
             d_mean, d_variance = self.derivatives()
@@ -153,7 +153,7 @@ class NaturalGradient:
     def derivatives(self) -> tuple[Tensor, Tensor]:
         """∂F̂/∂μ and ∂F̂/∂s of the last backward pass of a loss, minus the bound."""
         q = self.q
-        if isinstance(q, KnownPath) and q.derivatives is not None:
+        if isinstance(q, MarkovPath) and q.derivatives is not None:
             return q.derivatives
         if (
             not isinstance(q, Tracked)

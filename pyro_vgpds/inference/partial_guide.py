@@ -14,9 +14,9 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.streaming import Streamed, at_medians, stream
 from pyro_vgpds.inference.subsampling import model_of
-from pyro_vgpds.mapping.remembered import Remembered
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary
 
-__all__ = ["PartialGuide", "partial_guide", "remembered_by", "share_hyperparameters"]
+__all__ = ["PartialGuide", "partial_guide", "share_hyperparameters", "summary_of"]
 
 _NOTHING = 1e-9  # λ of a frame in which nothing was observed, relative to the average of the others
 
@@ -32,10 +32,10 @@ class PartialGuide(AutoOpperArchambeau):
     """
 
     def __init__(
-        self, model: PyroModule, remembered: Remembered, factors: Tensor | None = None, **options: object
+        self, model: PyroModule, summary: SequenceSummary, factors: Tensor | None = None, **options: object
     ) -> None:
         super().__init__(model, **options)  # type: ignore[arg-type]
-        self.remembered, self.factors = remembered, factors
+        self.summary, self.factors = summary, factors
         for parameter in self.frame_parameters:
             parameter.requires_grad_(False)
 
@@ -54,13 +54,13 @@ class PartialGuide(AutoOpperArchambeau):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PartialGuide:
         """Moves to another device; the sums stay float64."""
         super()._apply(fn, recurse)
-        self.remembered = self.remembered.to(self.lam_unconstrained.device)
+        self.summary = self.summary.to(self.lam_unconstrained.device)
         return self
 
 
-def remembered_by(guide: object) -> Remembered | None:
+def summary_of(guide: object) -> SequenceSummary | None:
     """What sequences that are not in memory add to a trained model; None if all are in memory."""
-    return guide.remembered if isinstance(guide, PartialGuide) else None
+    return guide.summary if isinstance(guide, PartialGuide) else None
 
 
 def partial_guide(
@@ -86,8 +86,8 @@ def partial_guide(
         if state.shape[-1]:
             factors = torch.zeros_like(state[:, :1])
     count = data.num_sequences - len(chosen)
-    remembered = Remembered(streamed.sums, streamed.kl, count, lam, streamed.limits, streamed.estimate)
-    new = PartialGuide(model, remembered, factors, **sites)
+    summary = SequenceSummary(streamed.sums, streamed.kl, count, lam, streamed.limits, streamed.estimate)
+    new = PartialGuide(model, summary, factors, **sites)
     share_hyperparameters(guide, new)
     return new, own
 

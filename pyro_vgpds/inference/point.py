@@ -26,7 +26,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.moments import GuideMoments, middle, moments_of, pick_moments
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, GivenLatent, LatentGP
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -65,7 +65,7 @@ def read_point(model: Callable[..., object], guide: Callable[..., object], data:
         values = {name: value.clone() for name, value in found.values.items() if name not in ("x", "f")}
         q = _posterior(found, prior)
         # the training of other guides need not have updated the factors of the outputs
-        return Point(q, likelihood.settled(q) if isinstance(likelihood, PseudoGP) else likelihood, values)
+        return Point(q, likelihood.settled(q) if isinstance(likelihood, SiteGP) else likelihood, values)
 
 
 def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
@@ -82,7 +82,7 @@ def _read_own(guide: OpperArchambeauGuide, data: Sequences) -> Point:
 def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
     prior, functions, likelihood = (trace.nodes[s]["fn"] if s in trace.nodes else None for s in ("x", "f", "y"))
     if isinstance(prior, TemporalGP) and isinstance(functions, LatentGP) and isinstance(likelihood, GivenLatent):
-        return prior, _pseudo(functions, likelihood)
+        return prior, _site_gp(functions, likelihood)
     if not isinstance(prior, TemporalGP) or not isinstance(likelihood, SparseGP):
         raise TypeError(
             "the model must have a TemporalGP at site 'x' and a SparseGP at site 'y', but has "
@@ -93,7 +93,7 @@ def _distributions(trace: Trace) -> tuple[TemporalGP, SparseGP]:
     return prior, likelihood
 
 
-def _pseudo(gp: LatentGP, outputs: GivenLatent) -> PseudoGP:
+def _site_gp(gp: LatentGP, outputs: GivenLatent) -> SiteGP:
     """The mapping with the factors of the outputs, of which the model has the state."""
     latent, value = CollapsedLatent(gp), outputs.likelihood.detached()
     assert outputs.data.y is not None
@@ -103,7 +103,7 @@ def _pseudo(gp: LatentGP, outputs: GivenLatent) -> PseudoGP:
         gp.x.clone(), gp.kernel, inducing=gp.inducing.clone(), mean=gp.output_mean.clone(),
         scale=gp.output_scale.clone(), jitter=gp.jitter,
     )  # fmt: skip
-    return PseudoGP(frozen, value, y, state.clone())
+    return SiteGP(frozen, value, y, state.clone())
 
 
 class _Found(NamedTuple):

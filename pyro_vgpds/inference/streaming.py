@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch.distributions import kl_divergence
 
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.frame_batches import FrameDataset
-from pyro_vgpds.inference.direct import BatchModel, batch_priors, is_plain
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.subsampling import model_of
+from pyro_vgpds.inference.untraced import ExplicitGuide, UntracedModel, batch_priors, can_skip_trace
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.bound import SiteLimits, site_limits
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.explicit import ExplicitGP, optimum
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs, ExplicitOutputs
-from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
+from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import scaled_sites
 from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums, removed_sums, sum_frames
 from pyro_vgpds.pyro_state import own_store
@@ -31,14 +31,6 @@ __all__ = ["Streamed", "at_medians", "stream", "versions"]
 _FRAMES = 20_000  # of a single sequence whose outputs are in memory at a time
 
 _Outputs: TypeAlias = "ExplicitGP | ExplicitOutputs"
-
-
-@runtime_checkable
-class ExplicitGuide(Protocol):
-    """A guide with a q(U)."""
-
-    def inducing_posterior(self, prior: InducingPrior) -> InducingGaussian:
-        """q(U)."""
 
 
 class Streamed(NamedTuple):
@@ -132,8 +124,8 @@ def _factors(
 ) -> tuple[ExpectedOutputs, Sites]:
     """The bound of outputs that are not Gaussian under the q(U) of the guide, and their factors."""
     assert isinstance(outputs, ExplicitOutputs)
-    assert isinstance(guide, ExplicitGuide)
-    expected = outputs.integrate(guide.make_posterior(prior), guide.inducing_posterior(inducing))
+    q = cast("ExplicitGuide", guide).inducing_posterior(inducing)
+    expected = outputs.integrate(guide.make_posterior(prior), q)
     assert batch.sequences.y is not None
     y = batch.sequences.y.double()
     return expected, outputs.likelihood.sites(y, expected.state(y))
@@ -142,11 +134,11 @@ def _factors(
 def at_medians(guide: OpperArchambeauGuide, batch: Batch) -> tuple[InducingPrior, TemporalGP, _Outputs]:
     """The distributions of the sites of the model on a batch, with hyperparameters at their medians."""
     model = model_of(guide)
-    if is_plain(model, guide, batch):
-        plain = cast("BatchModel", model)
-        kernel, path, p_u = batch_priors(plain, batch)
+    if can_skip_trace(model, guide, batch):
+        own = cast("UntracedModel", model)
+        kernel, path, p_u = batch_priors(own, batch)
         x = p_u.inducing.new_zeros(len(batch.rows), model.latent_dim)  # which sums over frames do not read
-        return p_u, path, plain.outputs_on(batch, x, p_u.mean, p_u, kernel)
+        return p_u, path, own.outputs_on(batch, x, p_u.mean, p_u, kernel)
     with own_store():
         guide.median(batch)
         nodes = guide.get_traces()[0].nodes

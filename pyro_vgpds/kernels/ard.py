@@ -6,17 +6,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
-from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.linalg import broadcast_shapes
-from pyro_vgpds.mapping.basis import LinearForm, register_linear
 from pyro_vgpds.mapping.exp_sums import exp_sum
-from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, register_psi2
-from pyro_vgpds.mapping.rbf_bound import rbf_bound
-from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
-from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
+from pyro_vgpds.mapping.forms import LinearForm, RBFForm, register_linear, register_rbf
+from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
+from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike
 
@@ -60,33 +55,14 @@ class ARDRBFValue(MappingValue):
         return exp_sum(*self._exponent(mean, variance, z), y.mT).mT
 
     def has_loops(self, z: Tensor) -> bool:
-        return is_fused(z, z, z, None, (self.weight, self.variance))
+        return has_loops(z, z, z, None, (self.weight, self.variance))
 
     def psi1_y_psi2(
         self, mean: Tensor, variance: Tensor, z: Tensor, y: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if is_fused(mean, variance, z, mask, (self.weight, self.variance)):
+        if has_loops(mean, variance, z, mask, (self.weight, self.variance)):
             return rbf_statistics(mean, variance, z, self.weight, self.variance, mask, y)
         return super().psi1_y_psi2(mean, variance, z, y, mask)
-
-    def weighted_psi(
-        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
-    ) -> Psi | None:
-        constant = torch.zeros_like(self.variance) if constant is None else constant
-        found = rbf_weighted(mean, variance, z, (self.weight, self.variance, constant), weight, y)
-        return None if found is None else Psi(*found)
-
-    def collapsed_bound(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        z: Tensor,
-        noise: Tensor,
-        groups: ColumnGroups,
-        jitter: float | None,
-        communicator: Communicator = SINGLE_PROCESS,
-    ) -> Known | None:
-        return rbf_bound(mean, variance, z, (self.weight, self.variance), noise, groups, jitter, communicator)
 
     def _exponent(self, mean: Tensor, variance: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         centre = z.detach().mean(-2, keepdim=True)

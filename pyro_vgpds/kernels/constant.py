@@ -10,7 +10,7 @@ from pyro_vgpds.kernels.base import Kernel
 from pyro_vgpds.kernels.statespace import ConstantState
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.linalg import add_diagonal
-from pyro_vgpds.mapping.basis import LinearForm, register_linear
+from pyro_vgpds.mapping.forms import LinearForm, register_linear
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, register_psi2
 from pyro_vgpds.parameters import ParameterLike
 

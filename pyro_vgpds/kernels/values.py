@@ -12,9 +12,8 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_tensor, undefined
 from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
-from pyro_vgpds.mapping.basis import LinearForm, linear_form, register_linear
-from pyro_vgpds.mapping.psi import MappingValue, Psi, cross_psi2
-from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_form, register_rbf
+from pyro_vgpds.mapping.forms import LinearForm, RBFForm, linear_form, rbf_form, register_linear, register_rbf
+from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 
 __all__ = ["KernelValue", "ProductValue", "SumValue", "lift"]
 
@@ -108,16 +107,6 @@ class SumValue(StateSpaceSum, KernelValue, MappingValue):
             term = cross_psi2(first, second)(mean, variance, z, mask)
             total = total + term + term.mT
         return total
-
-    def weighted_psi(
-        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
-    ) -> Psi | None:
-        """Of one kernel and constants."""
-        constants, others = _without_constants(self.parts)
-        if len(others) != 1 or not isinstance(others[0], MappingValue):
-            return None
-        added = _sum_of([*constants, constant])
-        return others[0].weighted_psi(mean, variance, z, weight, y, added)
 
 
 def _without_constants(

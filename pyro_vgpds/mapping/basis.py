@@ -12,13 +12,13 @@ and the bound of a sparse GP is that of the exact GP: no inducing inputs and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.linalg import broadcast_shapes, cholesky
+from pyro_vgpds.mapping.forms import LinearForm, linear_form, register_linear
 from pyro_vgpds.mapping.pairs import outer_sums
 from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, masked_sum, observe
 
@@ -115,13 +115,6 @@ class InducingInputs(NamedTuple):
         return expect(self.kernel, x, variance, self.z, mask, y)
 
 
-class LinearForm(NamedTuple):
-    """A kernel Σ_q w_q x_q x'_q + b."""
-
-    weight: Tensor | None  #: w, (..., Q) or (..., 1); None for 0
-    constant: Tensor | None  #: b, (..., 1); None for 0
-
-
 class LinearWeights(NamedTuple):
     """The weights of the features of a kernel that is a :class:`LinearForm`; see :mod:`pyro_vgpds.mapping.basis`."""
 
@@ -181,43 +174,6 @@ def _second_moments(x: Tensor, mask: Tensor | None) -> Tensor:
     if x.dim() == 2:
         return outer_sums(x.mT, mask)
     return (x.mT.unsqueeze(-3) * mask.unsqueeze(-2)) @ x.unsqueeze(-3)
-
-
-_LINEAR: dict[type, Callable[..., LinearForm | None]] = {}
-
-
-def register_linear(
-    kind: type[MappingValue],
-) -> Callable[[Callable[..., LinearForm | None]], Callable[..., LinearForm | None]]:
-    """Register ``f(value)``, which returns the :class:`LinearForm` of kernel values of exactly this class, or None.
-
-    :param kind: a class derived from :class:`~pyro_vgpds.mapping.MappingValue`; classes derived from it do not count,
-        because they may be other functions.
-    :returns: a decorator.
-    """
-
-    def register(function: Callable[..., LinearForm | None]) -> Callable[..., LinearForm | None]:
-        _LINEAR[kind] = function
-        return function
-
-    return register
-
-
-def linear_form(kernel: object) -> LinearForm | None:
-    """The weights and the constant of a kernel value that is linear; None if it is not.
-
-    :param kernel: a kernel value.
-
-    >>> from pyro_vgpds.kernels import ARDLinear, ARDRBF, Bias
-    >>> from pyro_vgpds.mapping.basis import linear_form
-    >>> form = linear_form((ARDLinear([1.0, 2.0]) + Bias(0.5))())
-    >>> form.weight.tolist(), form.constant.item()
-    ([1.0, 2.0], 0.5)
-    >>> linear_form((ARDLinear([1.0, 2.0]) + ARDRBF())()) is None
-    True
-    """
-    found = _LINEAR.get(type(kernel))
-    return None if found is None else found(kernel)
 
 
 def basis_of(kernel: MappingValue, inducing: Tensor, jitter: float | None) -> Basis:

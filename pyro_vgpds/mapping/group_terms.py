@@ -6,9 +6,9 @@ With B = K_MM + β Ψ2, and in a group of D outputs with the columns v of Ψ1ᵀ
 .. math:: \tfrac12 \beta^2 \mathrm{tr}\,v^\top B^{-1} v - \tfrac{D}{2} (\log|B| - \log|K_{MM}|)
           - \tfrac{\beta D}{2} (\psi_0 - \mathrm{tr}\,K_{MM}^{-1} \Psi_2)
 
-The gradients are computed along with the value: they need the same inverses, and :class:`Known` makes autograd use
-them. :func:`cholesky_terms` is for groups whose outputs share one β; :func:`eigen_terms` also for one β each, and for
-matrices that rounding has made indefinite.
+The gradients are computed along with the value, because they need the same inverses; :class:`ValueAndGrads` gives them
+to autograd. :func:`cholesky_terms` is for groups whose outputs share one β; :func:`eigen_terms` also for one β each,
+and for matrices that rounding has made indefinite.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
 
 __all__ = [
-    "LEAST_PIVOT", "Check", "Known", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients", "torch_parts",
-    "torch_terms", "whiten", "with_gradients",
+    "LEAST_PIVOT", "Check", "ValueAndGrads", "check_finite", "cholesky_terms", "eigen_terms", "need_gradients",
+    "torch_parts", "torch_terms", "whiten", "with_gradients",
 ]  # fmt: skip
 
 #: is called with the slack ψ0 − tr K_MM⁻¹Ψ2 (C,), K_MM⁻¹ and Ψ2 or its panels, and raises an error if rounding
@@ -119,7 +119,7 @@ def torch_parts(
     through = ((weight * is_open) @ psi2.flatten(1)).view_as(K)
     free, quadratic = (inverse * psi2).sum((-2, -1)), (b * (psi2 @ b)).sum((-2, -1))
     g_beta = beta * product - 0.5 * (count * (free + loose) + beta.square() * quadratic)
-    g_v = rate.square() * b  # changed in place by Known, so that nothing else may use it
+    g_v = rate.square() * b  # changed in place by ValueAndGrads, so that nothing else may use it
     return parts._replace(gradients=GroupGradients(-0.5 * weight * is_open, g_beta, g_v, g_psi2, direct, through))
 
 
@@ -193,8 +193,8 @@ def torch_terms(
     return Terms(value, -0.5 * weight * is_open, x @ (rate.square() * b), g_psi2, g_K, g_beta)
 
 
-class Known(NamedTuple):
-    """A number whose gradients in some tensors are known."""
+class ValueAndGrads(NamedTuple):
+    """A number and its gradients in some tensors, computed together."""
 
     value: Tensor
     inputs: tuple[Tensor, ...] = ()
@@ -202,7 +202,7 @@ class Known(NamedTuple):
 
     def tensor(self) -> Tensor:
         """The number as a function of the inputs."""
-        return _Known.apply(self.value, *self.inputs, *self.gradients) if self.gradients else self.value
+        return _Precomputed.apply(self.value, *self.inputs, *self.gradients) if self.gradients else self.value
 
 
 def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Tensor:
@@ -212,16 +212,16 @@ def with_gradients(terms: Terms, inputs: Sequence[Tensor], factor: Tensor) -> Te
     value, g_psi0, g_v, g_psi2, g_K, g_last = terms
     if g_psi0 is None or g_v is None or g_psi2 is None or g_K is None or g_last is None:
         return value
-    return Known(value, tuple(inputs), (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last)).tensor()
+    return ValueAndGrads(value, tuple(inputs), (g_psi0, g_v, g_psi2, (g_K @ factor).tril_(), g_last)).tensor()
 
 
-class _KnownContext(Context, Protocol):
-    known: tuple[Tensor, ...]
+class _Context(Context, Protocol):
+    gradients: tuple[Tensor, ...]
     scale: float
 
 
-class _Known(torch.autograd.Function):
-    """A number whose gradients are known: ``apply(value, *inputs, *gradients)``. All are arguments, so that
+class _Precomputed(torch.autograd.Function):
+    """A number whose gradients were computed with it: ``apply(value, *inputs, *gradients)``. All are arguments, so that
     a trace of ``torch.jit`` sees them.
 
     The first backward pass scales them in place, because new memory for those of many groups takes longer than all
@@ -229,19 +229,19 @@ class _Known(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: _KnownContext, value: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.known, ctx.scale = tensors[len(tensors) // 2 :], 0.0
+    def forward(ctx: _Context, value: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.gradients, ctx.scale = tensors[len(tensors) // 2 :], 0.0
         return value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _KnownContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         scale = float(grad)
         if ctx.scale == 0.0 and math.isfinite(scale) and scale != 0.0:
             ctx.scale = scale
-            gradients = ctx.known if scale == 1.0 else tuple(known.mul_(scale) for known in ctx.known)
+            gradients = ctx.gradients if scale == 1.0 else tuple(g.mul_(scale) for g in ctx.gradients)
         else:
-            gradients = tuple(known * (scale / (ctx.scale or 1.0)) for known in ctx.known)
+            gradients = tuple(g * (scale / (ctx.scale or 1.0)) for g in ctx.gradients)
         return (None, *gradients, *[None] * len(gradients))
 
 

@@ -88,13 +88,13 @@ class InducingPosterior:
     :param variance: of the latent points, (N, Q).
     :param data: the outputs at those points.
     :param weight: (N,): the noise variance of a frame is that of ``likelihood`` divided by its weight. Default: ones.
-    :param remembered: sums over more frames, which are not in ``data``.
+    :param summary: sums over more frames, which are not in ``data``.
     :ivar num_outputs: the number of outputs that are predicted: the data's own, without lagged copies.
     """
 
     def __init__(
         self, likelihood: SparseGP, mean: Tensor, variance: Tensor, data: Sequences, weight: Tensor | None = None,
-        remembered: FrameSums | None = None,
+        summary: FrameSums | None = None,
     ) -> None:  # fmt: skip
         self.basis, self.data = likelihood.basis, data
         self._likelihood, self.num_outputs = likelihood, likelihood.num_functions(data)
@@ -105,10 +105,10 @@ class InducingPosterior:
         self._observed = groups.mask, groups.of_column
         mask = groups.mask if weight is None else weight.unsqueeze(0) if groups.mask is None else groups.mask * weight
         a = whiten(self.factor, self.basis.psi2(mean, variance, mask))
-        self.of_column, a = added_groups(groups.of_column, a, remembered)
+        self.of_column, a = added_groups(groups.of_column, a, summary)
         e, self.directions = torch.linalg.eigh(a)  # (C, M), (C, M, M)
         self.eigenvalues = e.clamp_min(0.0)
-        self._k, self._weight, self._remembered = self.whitened(mean, variance), weight, remembered
+        self._k, self._weight, self._remembered = self.whitened(mean, variance), weight, summary
         small = self.basis.size * self.num_outputs <= _CACHED
         self._cached = list(self._make_columns(0, self.num_outputs)) if small else None
 

@@ -19,11 +19,11 @@ from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.distributed_psi import sum_psi
 from pyro_vgpds.mapping.drawn import GivenOptimum, correction
+from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.known_sites import known_site_bound
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
-from pyro_vgpds.mapping.rbf_weighted import rbf_form
+from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
@@ -134,17 +134,17 @@ class CollapsedLatent:
 
     def bound(self, sites: Sites) -> Tensor:
         """The expected log of the Gaussian factors minus KL(q(U), p(U)), at the optimal q(U)."""
-        known = self._known(sites)
-        return self._bound(sites)[0] if known is None else known
+        found = self._bound_in_one(sites)
+        return self._bound(sites)[0] if found is None else found
 
-    def _known(self, sites: Sites) -> Tensor | None:
+    def _bound_in_one(self, sites: Sites) -> Tensor | None:
         """The same as one operation, for kernels that have it and frames of one process."""
         gp, form = self.gp, rbf_form(self.gp.kernel)
         if form is None or self.x_variance is None or self.communicator.size > 1:
             return None
         given = self.x, self.x_variance, gp.inducing, form
-        known = known_site_bound(*given, sites, gp.output_mean, gp.output_scale, gp.jitter)
-        return None if known is None else known.tensor()
+        found = rbf_site_bound(*given, sites, gp.output_mean, gp.output_scale, gp.jitter)
+        return None if found is None else found.tensor()
 
     def _bound(self, sites: Sites, different: bool = False) -> tuple[Tensor, Psi, Tensor]:
         """The bound, and the statistics of all frames, of which a drawn correction is a function of each process."""

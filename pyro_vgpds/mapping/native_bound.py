@@ -18,7 +18,7 @@ from torch import Tensor
 from pyro_vgpds.compiled import chunks, open_library, pointer, run
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
-from pyro_vgpds.mapping import native, native_inducing, native_terms, rows
+from pyro_vgpds.mapping import native_inducing, native_psi1, native_psi2, native_terms
 from pyro_vgpds.mapping.bound import check_ceiling, check_noise, check_rounding
 from pyro_vgpds.mapping.group_terms import LEAST_PIVOT, check_finite
 
@@ -66,7 +66,7 @@ def _library() -> tuple[ctypes.CDLL, _Functions] | None:
         bound_end=[pointer] * 2,
     )
     algebra = native_inducing.entries()
-    addresses = *algebra, native_terms.entry(), *rows.entries(), *native.entries()
+    addresses = *algebra, native_terms.entry(), *native_psi1.entries(), *native_psi2.entries()
     return None if library is None or not all(addresses) else (library, _Functions(*addresses))
 
 
@@ -91,6 +91,7 @@ def compiled_bound(
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """The bound and its gradients in mean, variance, z, w, σ² and noise; None if K_MM needs more jitter.
 
+    :param parameters: the weights w, (Q,) or (1,), and σ², one number.
     :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
@@ -123,10 +124,10 @@ class _Evaluation:
         (points, dims), (count, width) = z.shape, y.shape
         self._least = noise.min().item()
         self._library, functions = _library()  # type: ignore[misc]
-        self._work = native.row_work(count, points, dims) + rows.row_work(count, points, dims, width)
-        self._ranges = chunks(count, native.ROWS, self._work, shared=True)
+        self._work = native_psi2.row_work(count, points, dims) + native_psi1.row_work(count, points, dims, width)
+        self._ranges = chunks(count, native_psi2.ROWS, self._work, shared=True)
         relative = default_jitter(z.dtype) if jitter is None else 0.0
-        numbers = count, points, dims, width, len(noise), int(native.is_single()), len(self._ranges)
+        numbers = count, points, dims, width, len(noise), int(native_psi2.is_single()), len(self._ranges)
         given = mean, variance, z, w, y, noise, squares, groups.used
         added = relative * scale if jitter is None else jitter
         own = self._problem = _Problem(

@@ -69,11 +69,11 @@ class OutputSites(PyroModule):
 
     def _forget(self) -> None:
         self._evaluations: list[Evaluation] = []
-        self._known: Callable[[], Sequences | None] = lambda: None
+        self._last_data: Callable[[], Sequences | None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        kept.pop("_evaluations"), kept.pop("_known")
+        kept.pop("_evaluations"), kept.pop("_last_data")
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class OutputSites(PyroModule):
         """
         y = value.detach().double()
         own = data.y is value
-        if own and self._known() is data:
+        if own and self._last_data() is data:
             return y, self.state
         mark, communicator = _hash(y), data.communicator if own else SINGLE_PROCESS
         found = self.state.shape[1] and mark == int(self.mark) and self.state.shape[1] == len(y)
@@ -106,7 +106,7 @@ class OutputSites(PyroModule):
                 state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
         if own:
             self.set(state, mark)
-            self._known = weakref.ref(data)
+            self._last_data = weakref.ref(data)
         return y, state
 
     def set(self, state: Tensor, mark: int | None = None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native_psi2
 from pyro_vgpds.mapping.basis import Basis
 
 __all__ = ["allows_single"]
@@ -30,7 +30,7 @@ def allows_single(basis: Basis, factor: Tensor, x: Tensor, variance: Tensor | No
     exponentials.
     """
     count = len(x)
-    if variance is None or basis.is_exact or x.dim() != 2 or factor.dim() != 2 or not native.available():
+    if variance is None or basis.is_exact or x.dim() != 2 or factor.dim() != 2 or not native_psi2.available():
         return False
     if count * basis.size**2 < 2 * _LEAST:
         return False

@@ -17,11 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.checks import undefined
-from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
-from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native_psi2
 from pyro_vgpds.mapping.exp_sums import exp_sum
-from pyro_vgpds.mapping.group_terms import Known
+from pyro_vgpds.mapping.forms import rbf_form
+from pyro_vgpds.mapping.rbf_weighted import rbf_weighted
 
 __all__ = [
     "MappingValue", "Psi", "cross_psi2", "expect", "masked_sum", "midpoint_sum", "observe", "register_psi2",
@@ -109,46 +108,14 @@ class MappingValue:
         """
         return self.psi1_y(mean, variance, z, y), self.psi2(mean, variance, z, mask)
 
-    def weighted_psi(
-        self, mean: Tensor, variance: Tensor, z: Tensor, weight: Tensor, y: Tensor, constant: Tensor | None = None
-    ) -> Psi | None:
-        """The statistics with a weight for each entry of the outputs, in which they have gradients; to be overridden if
-        they can be computed in one piece. None if they cannot.
-
-        :param weight: (C, N).
-        :param y: (N, R).
-        :param constant: what is added to this kernel. Other parameters as in :class:`MappingValue`.
-        """
-        return None
-
-    def collapsed_bound(
-        self,
-        mean: Tensor,
-        variance: Tensor,
-        z: Tensor,
-        noise: Tensor,
-        groups: ColumnGroups,
-        jitter: float | None,
-        communicator: Communicator = SINGLE_PROCESS,
-    ) -> Known | None:
-        """The collapsed bound, as ``mapping.bound.collapsed_bound`` computes it from K_MM and the
-        statistics; to be overridden if it can be computed in one piece with its gradients. None if it cannot.
-
-        :param noise: the noise variance of the scaled outputs, (..., 1) or (..., D).
-        :param groups: the column groups of the outputs.
-        :param jitter: added to the diagonal of K_MM; None for the rule.
-        :param communicator: the processes that have other frames: each has 1/K of the bound, whose gradients add up.
-            Other parameters as in :class:`MappingValue`.
-        """
-        return None
-
 
 def expect(kernel: MappingValue, mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, y: Tensor) -> Psi:
     """Ψ statistics for independent x_n ~ N(mean_n, diag variance_n); ``mean`` and ``variance`` are (..., N, Q)."""
-    if mask is not None and mask.requires_grad:
-        found = kernel.weighted_psi(mean, variance, z, mask, y)
+    if mask is not None and mask.requires_grad and (form := rbf_form(kernel)) is not None:
+        constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
+        found = rbf_weighted(mean, variance, z, (form.weight, form.variance, constant), mask, y)
         if found is not None:
-            return found
+            return Psi(*found)
     return Psi(kernel.psi0(mean, variance, mask), *kernel.psi1_y_psi2(mean, variance, z, y, mask))
 
 
@@ -227,8 +194,8 @@ def cross_psi2(first: object, second: object) -> Callable[..., Tensor]:
 def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
     """Σ_n mask_cn exp(log_scale_n − Σ_q rate_nq (mean_nq − z̄_q)²) for each midpoint z̄ = (z_m + z_m')/2, (..., C, M, M).
 
-    This takes most of the time, so it has a compiled version (:mod:`pyro_vgpds.mapping.native`) for float64 on a CPU,
-    which has no gradient in the mask.
+    This takes most of the time, so it has a compiled version for float64 on a CPU
+    (:mod:`pyro_vgpds.mapping.native_psi2`), which has no gradient in the mask.
 
     :param log_scale: (..., N). :param rate: (..., N, Q). :param mean: (..., N, Q). :param z: (..., M, Q).
     """
@@ -248,18 +215,18 @@ def midpoint_sum(log_scale: Tensor, rate: Tensor, mean: Tensor, z: Tensor, mask:
 
 
 def _is_native(x: Tensor) -> bool:
-    return x.dtype == torch.float64 and x.device.type == "cpu" and native.available()
+    return x.dtype == torch.float64 and x.device.type == "cpu" and native_psi2.available()
 
 
 class _MidpointSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *inputs: Tensor | None) -> Tensor:
+    def forward(ctx: native_psi2.SumContext, *inputs: Tensor | None) -> Tensor:
         ctx.save_for_backward(*(given := [None if x is None else x.contiguous() for x in inputs]))
-        ctx.single = native.is_single()
-        return native.forward(*given)  # type: ignore[arg-type]
+        ctx.single = native_psi2.is_single()
+        return native_psi2.forward(*given)  # type: ignore[arg-type]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: native.SumContext, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with native.single_sums(ctx.single):
-            return (*native.backward(grad, *ctx.saved_tensors), None)
+    def backward(ctx: native_psi2.SumContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with native_psi2.single_sums(ctx.single):
+            return (*native_psi2.backward(grad, *ctx.saved_tensors), None)

@@ -15,32 +15,33 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.distributed_psi import total_parts
-from pyro_vgpds.mapping.group_terms import Known, need_gradients
+from pyro_vgpds.mapping.forms import rbf_form
+from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
-from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_psi import is_fused, known_statistics
+from pyro_vgpds.mapping.psi import MappingValue, Psi
+from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_statistics_vjp
 
 __all__ = ["rbf_bound"]
 
 
 def rbf_bound(
+    kernel: MappingValue,
     mean: Tensor,
     variance: Tensor,
     z: Tensor,
-    parameters: tuple[Tensor, Tensor],
     noise: Tensor,
     groups: ColumnGroups,
     jitter: float | None,
     communicator: Communicator = SINGLE_PROCESS,
-) -> Known | None:
-    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, or
-    K_MM needs more jitter.
+) -> ValueAndGrads | None:
+    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if it cannot be computed in this way, as
+    with another kernel, or K_MM needs more jitter.
 
+    :param kernel: its value.
     :param mean: (N, Q).
     :param variance: (N, Q).
     :param z: (M, Q).
-    :param parameters: the weights w, (Q,) or (1,), and σ², one number.
     :param noise: (1,) or (D,), as in :func:`~pyro_vgpds.mapping.bound.collapsed_bound`.
     :param groups: the column groups.
     :param jitter: added to the diagonal of K_MM; None for the rule.
@@ -48,7 +49,11 @@ def rbf_bound(
         of them have add up.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
-    if not (is_fused(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
+    form = rbf_form(kernel)
+    if form is None or form.constant is not None:
+        return None
+    parameters = form.weight, form.variance
+    if not (has_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
         return None
     inputs = (mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
@@ -57,7 +62,7 @@ def rbf_bound(
             found = compiled_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
         else:
             found = _evaluate(inputs, groups, jitter, communicator, wanted)
-    return None if found is None else Known(found[0], inputs, found[1])
+    return None if found is None else ValueAndGrads(found[0], inputs, found[1])
 
 
 def _evaluate(
@@ -73,7 +78,7 @@ def _evaluate(
         return None
     covariance, decay = matrices
     data = groups.mask, groups.factor, groups.used
-    psi1_y, psi2, backward = known_statistics(mean, variance, z, weight, scale, *data, decay=decay)
+    psi1_y, psi2, backward = rbf_statistics_vjp(mean, variance, z, weight, scale, *data, decay=decay)
     share = 1.0 / communicator.size
     if communicator.size > 1:
         _, psi1_y, psi2 = total_parts(noise[:0], psi1_y, psi2, communicator)

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping import native_psi1, native_psi2
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["is_fused", "known_statistics", "rbf_inducing_cov", "rbf_statistics"]
+__all__ = ["has_loops", "rbf_inducing_cov", "rbf_statistics", "rbf_statistics_vjp"]
 
 _MASK = 6  # its place among the saved tensors
 
 
-def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
+def has_loops(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, parameters: tuple[Tensor, ...]) -> bool:
     """Whether :func:`rbf_statistics` can be used: no batch, float64 on a CPU, known masks, compiled loops."""
     tensors = (mean, variance, z, *parameters)
     return (
@@ -38,8 +38,8 @@ def is_fused(mean: Tensor, variance: Tensor, z: Tensor, mask: Tensor | None, par
         and all(x.dim() < 2 for x in parameters)
         and all(x.dtype == torch.float64 and x.is_cpu for x in tensors)
         and (mask is None or (len(mask) > 0 and not mask.requires_grad))
-        and native.available()
-        and rows.available()
+        and native_psi2.available()
+        and native_psi1.available()
     )
 
 
@@ -67,7 +67,7 @@ def rbf_statistics(
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y, used)
 
 
-def known_statistics(
+def rbf_statistics_vjp(
     *arguments: Tensor | None, decay: Tensor
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor, bool], tuple[Tensor, ...]]]:
     """The same without a graph: Ψ1ᵀY, Ψ2, and a function from the gradients in them to those in the latent points, the
@@ -111,13 +111,13 @@ class _Covariance(torch.autograd.Function):
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: native.SumContext, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: native_psi2.SumContext, *arguments: Tensor | None) -> tuple[Tensor, Tensor]:
         first, psi2 = _forward(ctx, None, *arguments)  # type: ignore[arg-type]
         return first, psi2 if psi2.dim() > 2 else matrices_of(psi2, len(first))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: native.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: native_psi2.SumContext, g_first: Tensor, g_second: Tensor) -> tuple[Tensor | None, ...]:
         has_groups = ctx.saved_tensors[_MASK] is not None
         g_second = panels_of(g_second) if has_groups else g_second
         g_mean, g_s, g_z, g_w, g_log = _gradients(ctx, g_first, g_second, False)
@@ -127,7 +127,7 @@ class _Statistics(torch.autograd.Function):
 
 
 def _forward(
-    ctx: native.SumContext,
+    ctx: native_psi2.SumContext,
     factor: Tensor | None,
     mean: Tensor,
     variance: Tensor,
@@ -143,20 +143,20 @@ def _forward(
     variance, mask = variance.contiguous(), None if mask is None else mask.contiguous()
     factor = decay(z, w, float(scale)) if factor is None else factor
     y = y.contiguous()
-    loop, a, rho = rows.forward_loop(mu, variance, z, w, y, float(scale), used)
-    first, psi2 = native.run_with([loop, native.forward_loop(a, rho, mu, z, mask, factor)], len(mu), mask)
-    ctx.single = native.is_single()
+    loop, a, rho = native_psi1.forward_loop(mu, variance, z, w, y, float(scale), used)
+    first, psi2 = native_psi2.run_with([loop, native_psi2.forward_loop(a, rho, mu, z, mask, factor)], len(mu), mask)
+    ctx.single = native_psi2.is_single()
     ctx.save_for_backward(mu, variance, z, w, weight, scale, mask, y, used, a, rho, factor, psi2)
     return first, psi2
 
 
-def _gradients(ctx: native.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
+def _gradients(ctx: native_psi2.SumContext, g_first: Tensor, g_second: Tensor, of_sums: bool) -> tuple[Tensor, ...]:
     mu, s, z, w, _, scale, mask, y, used, a, rho, factor, psi2 = ctx.saved_tensors
-    with native.single_sums(ctx.single):
+    with native_psi2.single_sums(ctx.single):
         matrices = (None, None) if of_sums else (factor, psi2)
-        loop, own, W = native.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
-    second = rows.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
-    g_mid, (g_mean, g_s, g_z, g_w, g_log) = native.run_with([loop, second], len(mu), mask)
+        loop, own, W = native_psi2.backward_loop(g_second, a, rho, mu, z, mask, *matrices)
+    second = native_psi1.backward_loop(mu, s, z, w, y, float(scale), (None, g_first.contiguous(), *own), used)
+    g_mid, (g_mean, g_s, g_z, g_w, g_log) = native_psi2.run_with([loop, second], len(mu), mask)
     g_z += g_mid
     if W is not None:  # of what multiplies the sums of Ψ2
         more_z, more_w, more_log = decay_gradients(z, w, W.contiguous())

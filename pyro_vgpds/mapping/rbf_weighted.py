@@ -14,62 +14,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.mapping import native_weighted, rows
+from pyro_vgpds.mapping import native_psi1, native_weighted
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context, PlainContext
 
-__all__ = ["RBFForm", "is_known", "known_weighted", "rbf_form", "rbf_weighted", "register_rbf"]
+__all__ = ["has_loops", "rbf_weighted", "rbf_weighted_vjp"]
 
 _MOST = 256  # inducing inputs up to which the pairs of them fit the cache
-
-
-class RBFForm(NamedTuple):
-    """A kernel σ² exp(−½ Σ_q w_q (x_q − x'_q)²) + b."""
-
-    weight: Tensor  #: w, (..., Q) or (..., 1)
-    variance: Tensor  #: σ², (...)
-    constant: Tensor | None  #: b, (..., 1); None for 0
-
-
-_FORMS: dict[type, Callable[..., RBFForm | None]] = {}
-
-
-def register_rbf(kind: type) -> Callable[[Callable[..., RBFForm | None]], Callable[..., RBFForm | None]]:
-    """Register ``f(value)``, which returns the :class:`RBFForm` of kernel values of exactly this class, or None.
-
-    :param kind: a class of kernel values; classes derived from it do not count, because they may be other functions.
-    :returns: a decorator.
-    """
-
-    def register(function: Callable[..., RBFForm | None]) -> Callable[..., RBFForm | None]:
-        _FORMS[kind] = function
-        return function
-
-    return register
-
-
-def rbf_form(kernel: object) -> RBFForm | None:
-    """The parameters of a squared exponential kernel value, with or without a constant; None if it is another one.
-
-    :param kernel: a kernel value.
-
-    >>> from pyro_vgpds.kernels import ARDLinear, ARDRBF, Bias
-    >>> from pyro_vgpds.mapping.rbf_weighted import rbf_form
-    >>> rbf_form((ARDRBF(2.0, [1.0]) + Bias(0.5))()).constant.item()
-    0.5
-    >>> rbf_form((ARDRBF() + ARDLinear())()) is None
-    True
-    """
-    found = _FORMS.get(type(kernel))
-    return None if found is None else found(kernel)
 
 
 def rbf_weighted(
@@ -85,10 +44,10 @@ def rbf_weighted(
     :param y: (N, R).
     """
     tensors = (mean, variance, z, *parameters, weight, y)
-    return _Weighted.apply(*tensors) if is_known(*tensors) else None
+    return _Weighted.apply(*tensors) if has_loops(*tensors) else None
 
 
-def is_known(
+def has_loops(
     mean: Tensor, variance: Tensor, z: Tensor, w: Tensor, scale: Tensor, constant: Tensor, weight: Tensor, y: Tensor
 ) -> bool:
     """Whether the statistics can be computed in this way: no batch, float64 on a CPU, compiled loops."""
@@ -100,18 +59,18 @@ def is_known(
         and weight.numel() > 0
         and len(z) <= _MOST
         and native_weighted.available()
-        and rows.available()
+        and native_psi1.available()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
 
 
-def known_weighted(
+def rbf_weighted_vjp(
     *arguments: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]]:
     """The same without a graph, with Ψ2 as panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`), and a function from the
     gradients in the three to those in the arguments.
 
-    :param arguments: those of :func:`is_known`.
+    :param arguments: those of :func:`has_loops`.
     """
     kept = _PlainContext()
     kept.needs_input_grad = (True,) * len(arguments)
@@ -160,7 +119,7 @@ def _forward(
     points, b, centre = len(z), float(constant), z.sum(0).div_(len(z))
     mu, z, own = (mean - centre).contiguous(), (z - centre).contiguous(), w.expand(z.shape[1]).contiguous()
     variance, weight = variance.contiguous(), weight.contiguous()
-    a, rho, psi1 = rows.forward(mu, variance, z, own, float(scale))
+    a, rho, psi1 = native_psi1.forward(mu, variance, z, own, float(scale))
     factor = decay(z, own, float(scale)).view(-1)[_upper(points)]
     sums, ctx.kept = weighted_sums(Rows(a, rho, mu, z), weight)
     total, of_y, across = weight.sum(1), y.sum(0), psi1.mT.contiguous()
@@ -199,7 +158,7 @@ def _gradients(ctx: _Context, g0: Tensor, g1: Tensor, g2: Tensor) -> tuple[Tenso
     if wanted[5]:
         more = g0 @ total + g1.sum(0) @ of_y
         g_constant = (more if g_constant is None else g_constant + more).reshape(constant.shape)
-    found = rows.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
+    found = native_psi1.backward(mu, s, z, own, psi1, g_psi1, (g_a, g_rho, g_mu))
     g_log = mu.new_zeros(points * points).index_copy_(0, _upper(points), packed.log_factor)
     more_z, more_w, more_log = decay_gradients(z, own, g_log.view(points, points))
     g_scale = ((found.log_scale + more_log) / scale).reshape(scale.shape) + (g0 @ total).reshape(scale.shape)

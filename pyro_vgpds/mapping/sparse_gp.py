@@ -16,10 +16,11 @@ from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.distributed_psi import sum_psi
-from pyro_vgpds.mapping.group_terms import Known
-from pyro_vgpds.mapping.native import single_sums
+from pyro_vgpds.mapping.group_terms import ValueAndGrads
+from pyro_vgpds.mapping.native_psi2 import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
+from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
@@ -203,7 +204,7 @@ class SparseGP(MatrixDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         return _log_prob(self, self.x, None, value, self.batch_shape)
 
-    def known_bound(self, mean: Tensor, variance: Tensor, value: Tensor) -> Known | None:
+    def bound_and_grads(self, mean: Tensor, variance: Tensor, value: Tensor) -> ValueAndGrads | None:
         """The bound with x integrated over N(mean, diag variance), and its gradients in ``mean``, ``variance`` and the
         parameters, if the kernel computes all of them in one piece; None if it does not.
 
@@ -214,7 +215,7 @@ class SparseGP(MatrixDistribution):
         if self.is_single or value.dim() > 2:
             return None
         groups, communicator = self.groups(value), self.communicator(value)
-        return self.kernel.collapsed_bound(mean, variance, self.inducing, self.noise, groups, self.jitter, communicator)
+        return rbf_bound(self.kernel, mean, variance, self.inducing, self.noise, groups, self.jitter, communicator)
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
@@ -268,7 +269,7 @@ def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, b
         bounds = torch.stack([_log_prob(gp, x, variance, each, batch_shape) for each in value])
         return bounds.diagonal() if value.shape[:-2] == batch_shape else bounds
     x, variance = x.double(), None if variance is None else variance.double()
-    if variance is not None and (found := gp.known_bound(x, variance, value)) is not None:
+    if variance is not None and (found := gp.bound_and_grads(x, variance, value)) is not None:
         return found.tensor().expand(batch_shape)
     groups, communicator = gp.groups(value), gp.communicator(value)
     if variance is None and communicator.size > 1:

@@ -16,7 +16,7 @@ from pyro_vgpds.data.parts import check_data, like_training, make_like, merge_fr
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
-from pyro_vgpds.inference.partial_guide import PartialGuide, remembered_by
+from pyro_vgpds.inference.partial_guide import PartialGuide, summary_of
 from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data, resolve_sequences
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.reconstruction import NewFrames
@@ -92,7 +92,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
 
     :param num_steps: maximum number of natural gradient steps. 0: q(X) has these sites.
     """
-    origin, known = posterior.origin, posterior.training.remembered
+    origin, known = posterior.origin, posterior.training.summary
     if known is not None and (num_steps or known.limits is not None):
         raise ValueError(
             "this needs natural steps with all training sequences in memory, but "
@@ -103,7 +103,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
     model = copy.deepcopy(origin.model)
     model.load_state_dict(origin.states[0])
     options = {"init_loc_fn": init_to_value(values=origin.values)} if origin.values else {}
-    if (known := remembered_by(origin.guide)) is not None:  # the scale of origin.output_scale comes later
+    if (known := summary_of(origin.guide)) is not None:  # the scale of origin.output_scale comes later
         guide: AutoOpperArchambeau = PartialGuide(model, known, **sites, **options)
     else:
         guide = AutoOpperArchambeau(model, **sites, **options)

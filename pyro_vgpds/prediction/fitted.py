@@ -23,12 +23,12 @@ from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.inference.partial_guide import remembered_by
+from pyro_vgpds.inference.partial_guide import summary_of
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
@@ -102,16 +102,16 @@ class FittedModel:
             n, latent_dim = q.event_shape
             basis = likelihood.basis
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
-            if isinstance(likelihood, PseudoGP):
+            if isinstance(likelihood, SiteGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
-            states, remembered = (_state(model), _state(guide)), remembered_by(guide)
+            states, summary = (_state(model), _state(guide)), summary_of(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
-            if remembered is not None and scale is not None:
-                remembered = remembered.rescaled(likelihood.output_scale, scale)
+            if summary is not None and scale is not None:
+                summary = summary.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-            self.training = Training(q, likelihood, data, remembered)
+            self.training = Training(q, likelihood, data, summary)
             self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
             self._compute()
 
@@ -120,13 +120,13 @@ class FittedModel:
         training, data = self.training, self.training.data
         q, likelihood = training.q, training.likelihood
         assert data.y is not None
-        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, remembered=training.sums)
-        in_memory = training.remembered is None
+        self.inducing = InducingPosterior(likelihood, q.mean, q.variance, data, summary=training.sums)
+        in_memory = training.summary is None
         expected = likelihood.integrate(q).log_prob(data.y) if in_memory else training.expected()
         self.bound = float(expected) - float(kl_divergence(q, q.prior)) - training.kl_elsewhere
 
     def __repr__(self) -> str:
-        known, others = self.training.remembered, ""
+        known, others = self.training.summary, ""
         if known is not None:
             others = f" and {counted(known.num_sequences, 'sequence')} that are not in memory"
         return f"{type(self).__name__}(of {self.data}{others}, bound={self.bound:.6g})"
@@ -180,7 +180,7 @@ class FittedModel:
     def likelihood(self) -> LikelihoodValue | None:
         """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
         mapping = self.training.likelihood
-        return mapping.outputs if isinstance(mapping, PseudoGP) else None
+        return mapping.outputs if isinstance(mapping, SiteGP) else None
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
         """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood."""
@@ -257,7 +257,7 @@ def predict_with(posterior: F, **options: Tensor | Kernel | None) -> F:
     return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})
 
 
-def _check_plain(mapping: PseudoGP, **options: object) -> None:
+def _check_plain(mapping: SiteGP, **options: object) -> None:
     """Raise a ValueError for options that need Gaussian outputs."""
     for name, value in options.items():
         if value is not None:

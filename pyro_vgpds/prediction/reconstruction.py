@@ -28,7 +28,7 @@ from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.output_sites import joined_moments
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.remembered import Remembered, joined_groups, remembered_psi
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary, joined_groups, summary_psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.trained import Training, conditional, kl_of, merge
@@ -122,8 +122,8 @@ class Joint:
         fixed = torch.ones(self.num_old, dtype=torch.bool, device=device)
         fixed[self.rows[~self.is_new]] = False
         self.rest = self.fixed_psi(fixed.nonzero().squeeze(-1)) if bool(fixed.any()) else None
-        if training.remembered is not None:
-            self.rest = self.with_remembered(training.remembered)
+        if training.summary is not None:
+            self.rest = self.with_summary(training.summary)
         every = bool(fixed.all())
         others = training.kl if every else kl_of(q, [i for i, s in enumerate(old) if bool(fixed[s.start])])
         self.kl_rest += others + training.kl_elsewhere
@@ -135,15 +135,15 @@ class Joint:
 
     def set_outputs(self, new: NewFrames) -> None:
         """Read the outputs of all frames."""
-        remembered = self.training.remembered
-        groups = self.training.likelihood.groups_of(self.combined, columns=remembered is not None)
-        if remembered is not None:
-            groups = joined_groups(groups, remembered.sums)
+        summary = self.training.summary
+        groups = self.training.likelihood.groups_of(self.combined, columns=summary is not None)
+        if summary is not None:
+            groups = joined_groups(groups, summary.sums)
         # with weights w, Σ w y² replaces Σ y², and the normaliser of the new entries is that of the noise over w
         root = groups.factor * self.weight.sqrt().unsqueeze(-1)
         squares = root.square().sum(0)
-        if remembered is not None:
-            squares = squares + remembered.sums.square[groups.order]
+        if summary is not None:
+            squares = squares + summary.sums.square[groups.order]
         square = torch.stack([part.sum() for part in squares.split(groups.widths)])
         self.groups = replace(groups, factor=root, square=square, joint_squares=squares)
         self._weighted_y = groups.factor * self.weight.unsqueeze(-1)
@@ -159,9 +159,9 @@ class Joint:
         """The statistics of the rows of training frames that are fixed."""
         return self.psi(rows, self.training.q.mean[rows], self.training.q.variance[rows])
 
-    def with_remembered(self, remembered: Remembered) -> Psi:
+    def with_summary(self, summary: SequenceSummary) -> Psi:
         """The statistics of all frames that are fixed, with those of frames that are not in memory."""
-        more = remembered_psi(remembered.sums, self.groups, self.factor)
+        more = summary_psi(summary.sums, self.groups, self.factor)
         return more if self.rest is None else self.rest + more
 
     def sites(self, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:

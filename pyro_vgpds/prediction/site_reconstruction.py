@@ -15,24 +15,24 @@ from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.mapping.bound import site_bound, site_limits
 from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
-from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.remembered import Remembered
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary
+from pyro_vgpds.mapping.site_gp import SiteGP, SitePart
 from pyro_vgpds.prediction.reconstruction import Factors, Joint, NewFrames, Solution
 
 __all__ = ["SiteJoint"]
 
 
 class SiteJoint(Joint):
-    """As :class:`~pyro_vgpds.prediction.reconstruction.Joint`, for a training mapping that is a ``PseudoGP``."""
+    """As :class:`~pyro_vgpds.prediction.reconstruction.Joint`, for a training mapping that is a ``SiteGP``."""
 
-    _trained: PseudoGP
+    _trained: SiteGP
     _fixed: SitePart | None = None  # of the training frames that are fixed
 
     def set_outputs(self, new: NewFrames) -> None:
         assert new.data.y is not None
         trained = self.training.likelihood
-        assert isinstance(trained, PseudoGP)
+        assert isinstance(trained, SiteGP)
         self._trained, self._trust = trained, new.trust
         self._y = new.data.y.double()
         self._lengths = new.data.times.lengths
@@ -54,8 +54,8 @@ class SiteJoint(Joint):
         self._fixed = self.training.sites if every else self._trained.part(q.mean[rows], q.variance[rows], rows)
         return self._fixed.psi
 
-    def with_remembered(self, remembered: Remembered) -> Psi:
-        more, fixed = remembered.part(self.factor), self._fixed
+    def with_summary(self, summary: SequenceSummary) -> Psi:
+        more, fixed = summary.part(self.factor), self._fixed
         if fixed is not None:
             psi, limits = fixed.psi + more.psi, fixed.limits.joined(more.limits)
             more = SitePart(psi, limits, fixed.terms + more.terms)
@@ -93,7 +93,7 @@ class SiteJoint(Joint):
         given, order = self._trained.gp.given(psi, self.factor), self.new_places
         return correction(given, mean[order], variance[order], self._y, sites, self._outputs)
 
-    def mapping(self, solution: Solution) -> PseudoGP:
+    def mapping(self, solution: Solution) -> SiteGP:
         assert solution.state is not None
         gp = self._trained
         return gp.with_outputs(torch.cat([gp.y, self._y]), torch.cat([gp.state, solution.state], 1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.reconstruction import Joint, NewFrames, Solution
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
 from pyro_vgpds.prediction.trained import Training, guessed
@@ -71,7 +71,7 @@ def solve(
     observed = data.num_observed
     limit = solver.tolerance * observed
     num_steps = solver.num_steps if observed and sites is None else 0
-    kind = SiteJoint if isinstance(training.likelihood, PseudoGP) else Joint
+    kind = SiteJoint if isinstance(training.likelihood, SiteGP) else Joint
     fixed = kind(training, replace(new, free=False), combined)
     blank = torch.zeros(data.num_frames, training.q.event_shape[-1], dtype=data.dtype, device=data.device)
     starts = [(blank, blank) if sites is None else sites]
@@ -115,7 +115,7 @@ def _nearest_starts(training: Training, new: Sequences, num_starts: int) -> Iter
     on in turn. From the third on, each searches a random half of the training frames.
     """
     likelihood, (data, x, precision) = training.likelihood, training.candidates
-    if isinstance(likelihood, PseudoGP):
+    if isinstance(likelihood, SiteGP):
         new = guessed(likelihood.outputs.elsewhere, new)
     deviation = data.output_variances.sqrt()
     scales = likelihood.output_scale, torch.where(deviation > 0, deviation, 1.0)

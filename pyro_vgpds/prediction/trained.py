@@ -19,8 +19,8 @@ from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.linalg import cholesky, default_jitter
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.explicit import optimum
-from pyro_vgpds.mapping.pseudo import PseudoGP, SitePart
-from pyro_vgpds.mapping.remembered import Remembered
+from pyro_vgpds.mapping.sequence_summary import SequenceSummary
+from pyro_vgpds.mapping.site_gp import SiteGP, SitePart
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -36,7 +36,7 @@ class Training:
     q: PathPosterior  #: q(X)
     likelihood: SparseGP  #: p(y given x), with its parameters
     data: Sequences  #: the training sequences
-    remembered: Remembered | None = None  #: what training sequences that are not in memory add
+    summary: SequenceSummary | None = None  #: what training sequences that are not in memory add
 
     @cached_property
     def kl(self) -> float:
@@ -46,23 +46,23 @@ class Training:
     @property
     def sums(self) -> FrameSums | None:
         """Sums over training frames that are not in memory."""
-        return None if self.remembered is None else self.remembered.sums
+        return None if self.summary is None else self.summary.sums
 
     def expected(self) -> Tensor:
         """The part of the bound that is not a KL divergence of latent paths, if some sequences are not in memory."""
-        assert self.remembered is not None
+        assert self.summary is not None
         q, gp = self.q, self.likelihood
-        if isinstance(gp, PseudoGP):
-            part, more = self.sites, self.remembered.part(self.factor)
+        if isinstance(gp, SiteGP):
+            part, more = self.sites, self.summary.part(self.factor)
             bound = site_bound(part.psi + more.psi, self.factor, part.limits.joined(more.limits))
             return bound + part.terms + more.terms + self.estimate
         own = frame_sums(gp, q.mean, q.variance, self.factor, gp.groups_of(self.data, columns=True))
-        return optimum(added_sums(self.remembered.sums, own), gp.noise)[1]
+        return optimum(added_sums(self.summary.sums, own), gp.noise)[1]
 
     @property
     def kl_elsewhere(self) -> float:
         """KL(q(X), p(X)) of training sequences that are not in memory."""
-        return 0.0 if self.remembered is None else self.remembered.kl
+        return 0.0 if self.summary is None else self.summary.kl
 
     @cached_property
     def factor(self) -> Tensor:
@@ -72,19 +72,19 @@ class Training:
     @cached_property
     def guessed(self) -> Sequences:
         """The data, with guesses of the functions in place of outputs that are not Gaussian."""
-        return guessed(self.likelihood.outputs, self.data) if isinstance(self.likelihood, PseudoGP) else self.data
+        return guessed(self.likelihood.outputs, self.data) if isinstance(self.likelihood, SiteGP) else self.data
 
     @cached_property
     def sites(self) -> SitePart:
         """What the Gaussian factors of all training outputs add to the bound, if the outputs are not Gaussian."""
-        assert isinstance(self.likelihood, PseudoGP)
+        assert isinstance(self.likelihood, SiteGP)
         return self.likelihood.part(self.q.mean, self.q.variance)
 
     @cached_property
     def estimate(self) -> float:
         """What draws add to the bound of the training outputs, with the q(U) of training."""
-        assert isinstance(self.likelihood, PseudoGP)
-        more = 0.0 if self.remembered is None else self.remembered.estimate
+        assert isinstance(self.likelihood, SiteGP)
+        more = 0.0 if self.summary is None else self.summary.estimate
         return self.likelihood.estimate(self.q, self.sites) + more
 
     @cached_property
@@ -95,7 +95,7 @@ class Training:
         """
         q, data = self.q, self.guessed
         lam = q.sites()[1] if isinstance(q, GaussianPosterior) else q.lam
-        known, gp = self.remembered, self.likelihood
+        known, gp = self.summary, self.likelihood
         if known is None:
             return data, q.mean, lam
         own = frame_sums(gp, q.mean, q.variance, self.factor, gp.groups_of(self.data, columns=True))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The moments of q(X) under a Markov kernel, its KL divergence, all gradients and natural steps: one call for each pass over
 // some of the chains, which threads may divide. Kernels and recursions are those of other compiled files, whose functions a
-// plan has pointers to. temporal/known_path.py describes the rest.
+// plan has pointers to. temporal/path_gradients.py describes the rest.
 //
 // Arrays of the user are (N, Q), with a column for each chain. Those of a pass over C chains are (C, N): mean_f = E f, bar =
 // mean_bar, s_f = var f, with f the path without white noise. Values of the kernels' parameters are (P, K), with K = 1 or Q.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, read_program
-from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath
 from pyro_vgpds.temporal.path_reader import KernelReader
 from pyro_vgpds.temporal.paths import GaussianPath
 
@@ -119,16 +119,16 @@ class TemporalCovariance(ABC):
     def posterior_from_natural(self, eta: Tensor, lam: Tensor) -> PathMoments:
         """The moments of q(X) with μ = S η. Their gradients keep η and λ fixed, so that μ depends on the kernel."""
 
-    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+    def markov_path(self, eta: Tensor, lam: Tensor) -> MarkovPath | None:
         """The same with its gradients and without a graph; None if they need autograd."""
         return None
 
-    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+    def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
         """The moments of q(X) with μ = K_t mean_bar in the same way, for parameters mean_bar and log λ."""
         return None
 
     def path_reader(self, kernel: nn.Module) -> KernelReader | None:
-        """Makes :meth:`known_path` or :meth:`known_diagonal` at later values of the parameters; None if that needs the
+        """Makes :meth:`markov_path` or :meth:`diagonal_path` at later values of the parameters; None if that needs the
         whole of K_t.
         """
         return None

@@ -10,7 +10,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
-from pyro_vgpds.temporal.known_path import KnownDiagonal, known_diagonal
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, diagonal_path
 from pyro_vgpds.temporal.path_reader import DiagonalReader, diagonal_reader
 
 __all__ = ["DiagonalCovariance"]
@@ -58,8 +58,8 @@ class DiagonalCovariance(TemporalCovariance):
     def posterior(self, mean_bar: Tensor, lam: Tensor) -> PathMoments:
         return self._moments(mean_bar, lam, self._b(lam))
 
-    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
-        return known_diagonal(self.k, mean_bar, log_lam)
+    def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
+        return diagonal_path(self.k, mean_bar, log_lam)
 
     def path_reader(self, kernel: nn.Module) -> DiagonalReader | None:
         return diagonal_reader(kernel, self.k)

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, register_kl
 
 from pyro_vgpds.linalg import broadcast_shapes
-from pyro_vgpds.mapping.group_terms import Known
+from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.temporal.covariance import PathMoments
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.rounding import check_digits, check_divergence
 from pyro_vgpds.types import Context
 
-__all__ = ["divergence", "kl_of_mean_field", "kl_of_posterior", "known_divergence"]
+__all__ = ["divergence", "divergence_and_grads", "kl_of_mean_field", "kl_of_posterior"]
 
 
 @register_kl(OpperArchambeau, TemporalGP)  # type: ignore[untyped-decorator]
@@ -54,7 +54,7 @@ def divergence(moments: PathMoments, lam: Tensor) -> Tensor:
     return (_Divergence.apply if _is_one(moments, lam) else _divergence)(*moments, lam)
 
 
-def known_divergence(moments: PathMoments, lam: Tensor, share: float) -> Known | None:
+def divergence_and_grads(moments: PathMoments, lam: Tensor, share: float) -> ValueAndGrads | None:
     """A share of KL(q, p) with its gradients in the moments and in λ; None if they have batches.
 
     :param share: a factor. Others, which have no graph, as in :func:`divergence`.
@@ -64,7 +64,7 @@ def known_divergence(moments: PathMoments, lam: Tensor, share: float) -> Known |
         return None
     with torch.no_grad():
         value = _divergence(*moments, lam) * share
-        return Known(value, (*moments, lam), _gradients(*moments, lam, 0.5 * share))
+        return ValueAndGrads(value, (*moments, lam), _gradients(*moments, lam, 0.5 * share))
 
 
 def _is_one(moments: PathMoments, lam: Tensor) -> bool:

@@ -29,8 +29,8 @@ from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
 from pyro_vgpds.temporal.fused import natural_posterior, plain_posterior
-from pyro_vgpds.temporal.known_path import KnownPath, known_path
 from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.temporal.path_gradients import MarkovPath, markov_path
 from pyro_vgpds.temporal.path_reader import PathReader, path_reader
 from pyro_vgpds.temporal.paths import GaussianPath
 from pyro_vgpds.temporal.state_space import CompiledKernel, StateSpaceForm, make_state_space, read_compiled
@@ -166,14 +166,14 @@ class MarkovCovariance(TemporalCovariance):
         mu = self._back(mean + self.white * mean_bar)
         return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
 
-    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+    def markov_path(self, eta: Tensor, lam: Tensor) -> MarkovPath | None:
         if self._compiled is None:
             return None
         frames, tensors = self._compiled
         log_parameters = [log_parameter_of(x) for x in tensors]
         if any(x.requires_grad and log is None for x, log in zip(tensors, log_parameters, strict=True)):
             return None
-        return known_path(frames, eta, lam, stacked(tensors).detach(), log_parameters)
+        return markov_path(frames, eta, lam, stacked(tensors).detach(), log_parameters)
 
     def path_reader(self, kernel: nn.Module) -> PathReader | None:
         return None if self._compiled is None else path_reader(kernel, *self._compiled)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pyro_vgpds.parameter_gradients import log_parameter_of
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.temporal.fused import Frames
-from pyro_vgpds.temporal.known_path import KnownDiagonal, KnownPath, PathSource, known_diagonal, known_path
+from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource, diagonal_path, markov_path
 
 __all__ = ["DiagonalReader", "KernelReader", "PathReader", "diagonal_reader", "path_reader"]
 
@@ -50,12 +50,12 @@ class PathReader:
         """Whether a kernel consists of the modules and tensors that were read."""
         return _are_same(_parts(kernel), self._parts) and [x.data_ptr() for x in self._sources] == self._addresses
 
-    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+    def markov_path(self, eta: Tensor, lam: Tensor) -> MarkovPath | None:
         """q(X) with sites η and λ (N, Q) at the current values; None if its gradients need autograd."""
         given = torch.stack(self._rows)
-        return known_path(self._frames, eta, lam, torch.where(self._is_log, given.exp(), given), self._log_parameters)
+        return markov_path(self._frames, eta, lam, torch.where(self._is_log, given.exp(), given), self._log_parameters)
 
-    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> None:
+    def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> None:
         """None: K_t is not diagonal."""
 
 
@@ -96,16 +96,16 @@ class DiagonalReader:
             for x, old in zip(self._tensors, self._values, strict=True)
         )
 
-    def known_path(self, eta: Tensor, lam: Tensor) -> None:
+    def markov_path(self, eta: Tensor, lam: Tensor) -> None:
         """None: K_t has no states."""
 
-    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+    def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
         """q(X); None if its gradients need autograd.
 
         :param mean_bar: (N, Q), a parameter.
         :param log_lam: the log of λ, (N, Q), a parameter.
         """
-        return known_diagonal(self._k, mean_bar, log_lam)
+        return diagonal_path(self._k, mean_bar, log_lam)
 
 
 def diagonal_reader(kernel: nn.Module, k: Tensor) -> DiagonalReader | None:

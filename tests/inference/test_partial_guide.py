@@ -25,7 +25,7 @@ from pyro_vgpds import (
 from pyro_vgpds.data import MappedSequences
 from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.kernels import Bias, White
-from pyro_vgpds.mapping.remembered import joined_groups, remembered_psi
+from pyro_vgpds.mapping.sequence_summary import joined_groups, summary_psi
 from pyro_vgpds.mapping.sums import added_sums, frame_sums, removed_sums, rescaled_sums
 
 COUNT = 4
@@ -157,7 +157,7 @@ def test_files_and_copies(tmp_path):
     assert copy.deepcopy(some).bound == some.bound
     assert_same(copy.deepcopy(some).forecast([3.0], 0), some.forecast([3.0], 0), 1e-12)
     part[0].to("cpu")
-    assert part[0].remembered.sums.v.dtype == torch.float64
+    assert part[0].summary.sums.v.dtype == torch.float64
 
 
 def test_priors_on_hyperparameters_and_names():
@@ -204,7 +204,7 @@ def test_sums_without_a_part_and_with_other_scales():
         own = gp.kernel
         rows = torch.cat([torch.arange(slices[i].start, slices[i].stop) for i in (0, 2)])
         psi2 = own.psi2(q.mean[rows], q.variance[rows], gp.inducing, groups.mask)
-        more = remembered_psi(wanted, groups, factor)
+        more = summary_psi(wanted, groups, factor)
         total = (psi2 + more.psi2)[groups.of_column]
         torch.testing.assert_close(total, (factor @ every.a @ factor.mT)[every.of_output], rtol=1e-8, atol=1e-8)
         assert torch.equal(groups.rows[groups.of_column], every.rows)

@@ -9,6 +9,7 @@ from problems import make_data, make_model
 
 from pyro_vgpds import Collapsed_ELBO, NaturalGradient, Sequences
 from pyro_vgpds.communication import SINGLE_PROCESS
+from pyro_vgpds.kernels import ARDRBFValue
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_bound, rbf_bound
 from pyro_vgpds.mapping.bound import strict_rounding
@@ -73,7 +74,9 @@ def test_its_gradients_are_finite_differences(shared):
     leaves, groups = problem(12, 4, 2, 3, shared=shared)
 
     def value(*inputs):
-        return rbf_bound.rbf_bound(*arguments(inputs, groups, None)).tensor()
+        mean, variance, z, weight, scale, noise = inputs
+        kernel = ARDRBFValue(scale.unsqueeze(-1), weight)
+        return rbf_bound.rbf_bound(kernel, mean, variance, z, noise, groups, None).tensor()
 
     assert torch.autograd.gradcheck(value, leaves, rtol=1e-5, atol=1e-5)
 

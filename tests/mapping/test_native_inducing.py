@@ -111,6 +111,12 @@ def test_what_is_not_for_it():
     assert not is_compiled(torch.empty(300, 300).double())
 
 
+def rbf(weight, scale):
+    kernel = ARDRBF()()
+    kernel.variance, kernel.weight = scale, weight
+    return kernel
+
+
 def bounds(missing: float, per_output: bool, jitter: float | None, weights: int, weight: float = 0.5, points: int = 6):
     """The bound in one piece, that of its steps, and what both depend on."""
     data = make_data(missing=missing)
@@ -121,10 +127,9 @@ def bounds(missing: float, per_output: bool, jitter: float | None, weights: int,
     noise, scale = torch.rand(d if per_output else 1).double() + 0.1, torch.tensor(1.3).double()
     leaves = [x.requires_grad_() for x in (mean, variance, z, weight, scale, noise)]
     groups = data.groups(data.output_means, columns=per_output)
-    found = rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, jitter)
+    kernel = rbf(weight, scale)
+    found = rbf_bound.rbf_bound(kernel, mean, variance, z, noise, groups, jitter)
     found = None if found is None else found.tensor()
-    kernel = ARDRBF()()
-    kernel.variance, kernel.weight = scale, weight
     basis = InducingInputs(kernel, z, jitter)
     wanted = collapsed_bound(basis.expect(mean, variance, groups.mask, groups.factor), basis.factor(), noise, groups)
     return found, wanted, leaves
@@ -157,7 +162,7 @@ def test_its_gradients_are_finite_differences():
     groups = data.groups(data.output_means, columns=True)
 
     def value(mean, variance, z, weight, scale, noise):
-        return rbf_bound.rbf_bound(mean, variance, z, (weight, scale), noise, groups, None).tensor()
+        return rbf_bound.rbf_bound(rbf(weight, scale), mean, variance, z, noise, groups, None).tensor()
 
     assert torch.autograd.gradcheck(value, leaves, rtol=1e-5, atol=1e-5)
 
@@ -166,16 +171,16 @@ def test_outputs_without_noise_are_an_error():
     data = make_data()
     n, _ = data.y.shape
     points = torch.randn(n, 2).double(), torch.rand(n, 2).double(), torch.randn(3, 2).double()
-    parameters, groups = (torch.ones(2).double(), torch.tensor(1.0).double()), data.groups(data.output_means)
+    groups = data.groups(data.output_means)
     with pytest.raises(NumericalError, match="has become 0"):
-        rbf_bound.rbf_bound(*points, parameters, torch.zeros(1).double(), groups, None)
+        rbf_bound.rbf_bound(ARDRBF().double()(), *points, torch.zeros(1).double(), groups, None)
 
 
 def test_a_matrix_that_needs_more_jitter_is_left_to_the_steps():
     data = make_data()
     n, _ = data.y.shape
     points, z = (torch.randn(n, 2).double(), torch.rand(n, 2).double()), torch.zeros(3, 2).double()
-    given = *points, z, (torch.ones(2).double(), torch.tensor(1.0).double()), torch.ones(1).double()
+    given = ARDRBF().double()(), *points, z, torch.ones(1).double()
     groups = data.groups(data.output_means)
     assert rbf_bound.rbf_bound(*given, groups, 0.0) is None
     assert rbf_bound.rbf_bound(*given, groups, 0.1) is not None

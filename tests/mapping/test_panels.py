@@ -62,7 +62,7 @@ def test_the_bound_is_that_of_matrices(way, missing, monkeypatch):
     data = make_data(missing=missing)
     found = gradients(data)
     if way == "torch":  # without the fused bound nothing is in panels
-        monkeypatch.setattr(rbf_bound, "is_fused", lambda *_: False)
+        monkeypatch.setattr(rbf_bound, "has_loops", lambda *_: False)
         monkeypatch.setattr(group_terms, "is_compiled", lambda *_: False)
     elif way == "eigenvalues":
         monkeypatch.setattr(bound, "cholesky_terms", lambda *_: None)

@@ -7,10 +7,10 @@ import torch
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Matern32, White
-from pyro_vgpds.mapping import native, sparse_gp
+from pyro_vgpds.mapping import native_psi2, sparse_gp
 from pyro_vgpds.mapping.precision import allows_single
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled kernel was not built")
+pytestmark = pytest.mark.skipif(not native_psi2.available(), reason="the compiled kernel was not built")
 
 
 def problem(dtype=torch.float32, weight=4.0, num_frames=900, mapping=None, missing=False, noise=0.1):

@@ -19,7 +19,7 @@ def _both_ways(request, monkeypatch):
     """Everything here holds with the compiled kernel and without it."""
     if request.param == "torch":
         monkeypatch.setattr(psi, "_is_native", lambda x: False)
-    elif not psi.native.available():
+    elif not psi.native_psi2.available():
         pytest.skip("the compiled kernel was not built: no C compiler")
 
 

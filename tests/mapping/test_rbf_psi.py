@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from pyro_vgpds.kernels import ARDRBF
-from pyro_vgpds.mapping import native, rbf_psi
+from pyro_vgpds.mapping import native_psi2, rbf_psi
 from pyro_vgpds.mapping.psi import MappingValue
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled kernels were not built")
+pytestmark = pytest.mark.skipif(not native_psi2.available(), reason="the compiled kernels were not built")
 
 
 def _points(groups: int | None, dims: int, outputs: int) -> tuple:
@@ -75,11 +75,11 @@ def test_huge_weights_give_no_nan():
 def test_what_it_is_not_made_for_takes_the_separate_operations():
     mean, variance, z, _, _ = _points(None, 2, 1)
     parameters = torch.ones(2).double(), torch.tensor(1.0).double()
-    assert rbf_psi.is_fused(mean, variance, z, None, parameters)
+    assert rbf_psi.has_loops(mean, variance, z, None, parameters)
     weights = torch.ones(1, 20).double()
-    assert rbf_psi.is_fused(mean, variance, z, weights, parameters)
-    assert not rbf_psi.is_fused(mean, variance, z, weights.requires_grad_(), parameters)  # no gradient in weights
-    assert not rbf_psi.is_fused(mean, variance, z, weights[:0].detach(), parameters)
-    assert not rbf_psi.is_fused(mean.expand(3, 20, 2), variance, z, None, parameters)
-    assert not rbf_psi.is_fused(mean, variance, z, None, (torch.ones(4, 2).double(), parameters[1]))
-    assert not rbf_psi.is_fused(mean.float(), variance, z, None, parameters)
+    assert rbf_psi.has_loops(mean, variance, z, weights, parameters)
+    assert not rbf_psi.has_loops(mean, variance, z, weights.requires_grad_(), parameters)  # no gradient in weights
+    assert not rbf_psi.has_loops(mean, variance, z, weights[:0].detach(), parameters)
+    assert not rbf_psi.has_loops(mean.expand(3, 20, 2), variance, z, None, parameters)
+    assert not rbf_psi.has_loops(mean, variance, z, None, (torch.ones(4, 2).double(), parameters[1]))
+    assert not rbf_psi.has_loops(mean.float(), variance, z, None, parameters)

@@ -60,17 +60,20 @@ def test_gradients_by_finite_differences():
 @pytest.mark.parametrize(
     "kernel", [ARDRBF() + ARDLinear(), ARDRBF() + White(0.1), ARDRBF() + ARDRBF() + Bias(), ARDLinear() + Bias()]
 )
-def test_other_sums_take_the_general_way(kernel):
+def test_other_sums_take_the_general_way(kernel, monkeypatch):
+    monkeypatch.setattr(rbf_weighted._Weighted, "apply", None)  # an error if it were used
     mean, variance, z, weight, y = _inputs()
-    assert kernel.double()().weighted_psi(mean, variance, z, weight, y) is None
+    assert expect(kernel.double()(), mean, variance, z, weight.requires_grad_(), y).psi2.requires_grad
 
 
 def test_weights_without_gradients_and_batches_take_the_general_way(monkeypatch):
     mean, variance, z, weight, y = _inputs()
     monkeypatch.setattr(rbf_weighted._Weighted, "apply", None)  # an error if it were used
     expect(ARDRBF().double()(), mean, variance, z, weight, y)
-    assert ARDRBF().double()().weighted_psi(mean.expand(2, -1, -1), variance, z, weight, y) is None
-    assert ARDRBF()().weighted_psi(*(x.float() for x in (mean, variance, z, weight, y))) is None
+    weight.requires_grad_()
+    several = (x.expand(2, -1, -1) for x in (mean, variance))
+    assert expect(ARDRBF().double()(), *several, z, weight, y).psi2.dim() == 4
+    assert expect(ARDRBF().float()(), *(x.float() for x in (mean, variance, z, weight, y))).psi2.requires_grad
 
 
 def test_exponents_beyond_the_range_of_doubles():

@@ -16,7 +16,7 @@ from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, scaled_sites
 from pyro_vgpds.mapping.output_sites import site_moments
-from pyro_vgpds.mapping.pseudo import PseudoGP
+from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
 
@@ -104,8 +104,8 @@ def test_several_sequences_share_the_training_part(post, monkeypatch):
         fresh = Posterior(post.origin.model, post.origin.guide, post.data)  # nothing is known yet
         alone.append(float(fresh.log_density(T_NEW, y, solver=solver)))
     fresh = Posterior(post.origin.model, post.origin.guide, post.data)
-    part = PseudoGP.part
-    monkeypatch.setattr(PseudoGP, "part", lambda *args: calls.append(args) or part(*args))
+    part = SiteGP.part
+    monkeypatch.setattr(SiteGP, "part", lambda *args: calls.append(args) or part(*args))
     together = fresh.log_density([T_NEW] * 3, new, solver=solver)
     assert together.tolist() == pytest.approx(alone, rel=1e-12)
     fresh.reconstruct(T_NEW, new[0], solver=solver)

@@ -23,22 +23,22 @@ from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
 
-__all__ = ["KnownDiagonal", "KnownPath", "PathSource", "known_diagonal", "known_path"]
+__all__ = ["DiagonalPath", "MarkovPath", "PathSource", "diagonal_path", "markov_path"]
 
 
 class PathSource(Protocol):
     """What q(X) can be made of."""
 
-    def known_path(self, eta: Tensor, lam: Tensor) -> KnownPath | None:
+    def markov_path(self, eta: Tensor, lam: Tensor) -> MarkovPath | None:
         """q(X) from η and λ, with its gradients; None if they need autograd."""
 
-    def known_diagonal(self, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+    def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
         """q(X) from mean_bar and the log of λ, which are parameters, with its gradients; None if they need autograd."""
 
 
-def known_path(
+def markov_path(
     frames: Frames, eta: Tensor, lam: Tensor, values: Tensor, log_parameters: Sequence[Tensor | None]
-) -> KnownPath | None:
+) -> MarkovPath | None:
     """q(X) with sites η and λ (N, Q), for parameters (P, K) of the program of the frames; None if its gradients need
     autograd.
 
@@ -51,13 +51,13 @@ def known_path(
     if values.shape[1] not in (1, lam.shape[1]) or any(x is not None and has_hooks(x) for x in log_parameters):
         return None
     with torch.no_grad():
-        return KnownPath(frames, eta.contiguous(), lam.contiguous(), values, log_parameters)
+        return MarkovPath(frames, eta.contiguous(), lam.contiguous(), values, log_parameters)
 
 
-class KnownPath:
+class MarkovPath:
     """The moments of q(X) and KL(q, p), and the gradients of KL(q, p) minus a function of the moments.
 
-    Parameters are those of :func:`known_path`.
+    Parameters are those of :func:`markov_path`.
 
     :raises NumericalError: if rounding errors are all that is left of the divergence.
     """
@@ -108,7 +108,7 @@ class KnownPath:
         return natural_step(rate, floor, self.eta, self.lam, self.mean, *self.derivatives, self.prior_variance)
 
 
-def known_diagonal(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagonal | None:
+def diagonal_path(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
     """q(X) from the diagonal k of K_t, (N, 1) or (N, Q), mean_bar and log λ (N, Q); None if it needs autograd."""
     leaves = mean_bar, log_lam
     if k.requires_grad or k.dim() != 2 or any(x.dtype != torch.float64 for x in (k, *leaves)):
@@ -118,13 +118,13 @@ def known_diagonal(k: Tensor, mean_bar: Tensor, log_lam: Tensor) -> KnownDiagona
     ):
         return None
     with torch.no_grad():
-        return KnownDiagonal(k, mean_bar, log_lam)
+        return DiagonalPath(k, mean_bar, log_lam)
 
 
-class KnownDiagonal:
+class DiagonalPath:
     """The moments of q(X) and KL(q, p), and the gradients of KL(q, p) minus a function of the moments.
 
-    Parameters are those of :func:`known_diagonal`.
+    Parameters are those of :func:`diagonal_path`.
 
     :raises NumericalError: if the divergence is not finite.
     """

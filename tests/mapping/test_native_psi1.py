@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import run_loops
-from pyro_vgpds.mapping import native, rows
+from pyro_vgpds.mapping import native_psi1, native_psi2
 
-pytestmark = pytest.mark.skipif(not rows.available(), reason="the compiled loops were not built")
+pytestmark = pytest.mark.skipif(not native_psi1.available(), reason="the compiled loops were not built")
 
 SIZES = [(1, 1, 1), (7, 3, 2), (32, 5, 1), (33, 4, 3), (70, 2, 5), (129, 9, 4)]
 
@@ -32,7 +32,7 @@ def test_terms_and_gradients_equal_those_of_the_formula(size, threads, monkeypat
     monkeypatch.setattr("pyro_vgpds.compiled.LOOP_WORK", 1.0)
     monkeypatch.setattr("pyro_vgpds.compiled._count", lambda work: threads)
     inputs = _inputs(*size)
-    found = rows.forward(*inputs, 1.7)
+    found = native_psi1.forward(*inputs, 1.7)
     leaves = [x.clone().requires_grad_() for x in inputs]
     log_scale = torch.tensor(1.7, dtype=torch.float64).log().requires_grad_()
     a, rho, psi1 = expected = _naive(*leaves, log_scale.exp())
@@ -40,7 +40,7 @@ def test_terms_and_gradients_equal_those_of_the_formula(size, threads, monkeypat
         assert torch.allclose(one, other, rtol=1e-13, atol=1e-300)
     g_a, g_rho, g_mu, g_psi1 = (torch.randn_like(x) for x in (a, rho, leaves[0], psi1))
     total = (g_a * a).sum() + (g_rho * rho).sum() + (g_mu * leaves[0]).sum() + (g_psi1 * psi1).sum()
-    gradients = rows.backward(*inputs, found.psi1, g_psi1, (g_a, g_rho, g_mu))
+    gradients = native_psi1.backward(*inputs, found.psi1, g_psi1, (g_a, g_rho, g_mu))
     for one, other in zip(gradients, torch.autograd.grad(total, [*leaves, log_scale]), strict=True):
         assert torch.allclose(one, other.reshape(one.shape), rtol=1e-11, atol=1e-11 * float(other.abs().max()))
 
@@ -48,7 +48,7 @@ def test_terms_and_gradients_equal_those_of_the_formula(size, threads, monkeypat
 @pytest.mark.parametrize("weight", [1e-300, 1e150, 1e300])
 def test_products_of_spreads_do_not_overflow(weight):
     mu, s, z, _ = _inputs(9, 2, 6)
-    found = rows.forward(mu, s, z, torch.full((6,), weight, dtype=torch.float64), 1.0)
+    found = native_psi1.forward(mu, s, z, torch.full((6,), weight, dtype=torch.float64), 1.0)
     assert torch.allclose(found.a, -0.5 * (1 + 2 * weight * s).log().sum(1), rtol=1e-13)
     assert bool((found.psi1 <= 1.0).all() and (found.psi1 >= 0.0).all())
 
@@ -56,7 +56,7 @@ def test_products_of_spreads_do_not_overflow(weight):
 def test_values_that_are_not_finite_are_passed_on():
     mu, s, z, w = _inputs(5, 2, 2)
     mu[3, 1] = torch.nan
-    psi1 = rows.forward(mu, s, z, w, 1.0).psi1
+    psi1 = native_psi1.forward(mu, s, z, w, 1.0).psi1
     assert bool(psi1[:, 3].isnan().all())
     assert not bool(psi1[:, [0, 1, 2, 4]].isnan().any())
 
@@ -71,35 +71,35 @@ def test_products_equal_those_of_psi1(size, threads, columns, known, monkeypatch
     y, grad = torch.randn(N, columns, dtype=torch.float64), torch.randn(M, columns, dtype=torch.float64)
     y *= torch.arange(columns) <= torch.arange(N).unsqueeze(1)  # columns at the end that are zero in the first rows
     used = torch.arange(1, N + 1).clamp_max(columns) if known else None
-    terms = rows.forward(*inputs, 1.7)
-    loop, a, rho = rows.forward_loop(*inputs, y, 1.7, used)
+    terms = native_psi1.forward(*inputs, 1.7)
+    loop, a, rho = native_psi1.forward_loop(*inputs, y, 1.7, used)
     (first,) = run_loops(N, 64, [loop])
     assert torch.equal(a, terms.a)
     assert torch.equal(rho, terms.rho)
     assert torch.allclose(first, terms.psi1 @ y, rtol=1e-12, atol=1e-13 * float(first.abs().max()))
     sums = torch.randn_like(a), torch.randn_like(rho), torch.randn_like(rho)
-    (found,) = run_loops(N, 64, [rows.backward_loop(*inputs, y, 1.7, (None, grad, *sums), used)])
-    for one, other in zip(found, rows.backward(*inputs, terms.psi1, grad @ y.mT, sums), strict=True):
+    (found,) = run_loops(N, 64, [native_psi1.backward_loop(*inputs, y, 1.7, (None, grad, *sums), used)])
+    for one, other in zip(found, native_psi1.backward(*inputs, terms.psi1, grad @ y.mT, sums), strict=True):
         assert torch.allclose(one, other, rtol=1e-11, atol=1e-11 * float(other.abs().max()))
 
 
 def test_wrong_inputs_are_errors():
     mu, s, z, w = _inputs(5, 2, 3)
     with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
-        rows.forward(mu, s[:4], z, w, 1.0)
+        native_psi1.forward(mu, s[:4], z, w, 1.0)
     with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
-        rows.forward(mu[:0], s[:0], z, w, 1.0)
+        native_psi1.forward(mu[:0], s[:0], z, w, 1.0)
     with pytest.raises(ValueError, match="contiguous float64 CPU"):
-        rows.forward(mu, s.float(), z, w, 1.0)
+        native_psi1.forward(mu, s.float(), z, w, 1.0)
     with pytest.raises(ValueError, match=r"must be \(N, Q\)"):
-        rows.forward_loop(mu, s, z, w, mu, 1.0, torch.ones(5))  # not integers
-    psi1 = rows.forward(mu, s, z, w, 1.0).psi1
+        native_psi1.forward_loop(mu, s, z, w, mu, 1.0, torch.ones(5))  # not integers
+    psi1 = native_psi1.forward(mu, s, z, w, 1.0).psi1
     with pytest.raises(ValueError, match="contiguous float64 CPU"):
-        rows.backward(mu, s, z, w, psi1, psi1.mT.contiguous().mT, (mu[:, 0].contiguous(), mu, mu))
+        native_psi1.backward(mu, s, z, w, psi1, psi1.mT.contiguous().mT, (mu[:, 0].contiguous(), mu, mu))
 
 
-@pytest.mark.skipif(not native.available(), reason="the compiled sums were not built")
+@pytest.mark.skipif(not native_psi2.available(), reason="the compiled sums were not built")
 def test_an_exponential_has_all_its_digits():
     exponents, zero = torch.linspace(-1.0, 1.0, 4001, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
-    found = torch.cat([native.forward(a.view(1), zero, zero, zero).view(1) for a in exponents])
+    found = torch.cat([native_psi2.forward(a.view(1), zero, zero, zero).view(1) for a in exponents])
     assert float((found / exponents.exp() - 1.0).abs().max()) < 1e-15

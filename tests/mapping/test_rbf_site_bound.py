@@ -10,10 +10,10 @@ from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, White
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping import native_factors, native_weighted
 from pyro_vgpds.mapping.bound import site_limits
-from pyro_vgpds.mapping.known_sites import known_site_bound
+from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
-from pyro_vgpds.mapping.rbf_weighted import rbf_form
+from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
 
 pytestmark = pytest.mark.skipif(
     not (native_factors.available() and native_weighted.available()), reason="the compiled functions were not built"
@@ -99,12 +99,12 @@ def test_tensors_that_the_compiled_functions_do_not_take_go_the_general_way():
     form, one = rbf_form(ARDRBF(1.0, [1.0]).double()()), torch.ones(2, 1).double()
     sites = Sites(one, one, one)
     z, last = torch.tensor([[0.0], [2.0]]).double(), (form, sites, one[0], one[0], None)
-    assert math.isfinite(float(known_site_bound(one, one, z, *last).value))
-    assert known_site_bound(one.expand(2, 2, 1), one, z, *last) is None
-    assert known_site_bound(one.float(), one, z, *last) is None
+    assert math.isfinite(float(rbf_site_bound(one, one, z, *last).value))
+    assert rbf_site_bound(one.expand(2, 2, 1), one, z, *last) is None
+    assert rbf_site_bound(one.float(), one, z, *last) is None
 
 
 def test_without_enough_jitter_the_general_way_adds_more():
     form, one = rbf_form((ARDRBF(1.0, [1.0]) + Bias(0.5)).double()()), torch.ones(2, 1).double()
     sites, z = Sites(one, one, one), torch.zeros(3, 1).double()  # the same point three times
-    assert known_site_bound(one, one, z, form, sites, one[0], one[0], 0.0) is None
+    assert rbf_site_bound(one, one, z, form, sites, one[0], one[0], 0.0) is None

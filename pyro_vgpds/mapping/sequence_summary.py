@@ -11,16 +11,16 @@ from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import SiteLimits
-from pyro_vgpds.mapping.pseudo import SitePart
 from pyro_vgpds.mapping.psi import Psi
+from pyro_vgpds.mapping.site_gp import SitePart
 from pyro_vgpds.mapping.sums import FrameSums, common_groups, rescaled_sums, take_groups
 
-__all__ = ["Remembered", "joined_groups", "remembered_psi"]
+__all__ = ["SequenceSummary", "joined_groups", "summary_psi"]
 
 _SUMS = ("a", "v", "slack", "of_output", "rows", "square", "log_scale")
 
 
-class Remembered(NamedTuple):
+class SequenceSummary(NamedTuple):
     """What sequences that are not in memory add to a trained model."""
 
     sums: FrameSums  #: over their frames
@@ -30,7 +30,7 @@ class Remembered(NamedTuple):
     limits: SiteLimits | None = None  #: of their Gaussian factors, if outputs are not Gaussian
     estimate: float = 0.0  #: what draws add to the bound of their outputs
 
-    def rescaled(self, old: Tensor, new: Tensor) -> Remembered:
+    def rescaled(self, old: Tensor, new: Tensor) -> SequenceSummary:
         """The same for outputs with the scales ``new`` (D,) in place of ``old``."""
         return self._replace(sums=rescaled_sums(self.sums, old, new))
 
@@ -51,7 +51,7 @@ class Remembered(NamedTuple):
         return {**found, "numbers": numbers, "lam": self.lam}
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> Remembered:
+    def from_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> SequenceSummary:
         """The inverse of :meth:`tensors`."""
         own = {name: value.to(device) for name, value in tensors.items()}
         sums = FrameSums(*(own[f"sums.{name}"] for name in _SUMS))
@@ -59,9 +59,9 @@ class Remembered(NamedTuple):
         limits = SiteLimits(own["seen"], int(own["size"]), own["most"]) if "seen" in own else None
         return cls(sums, kl, int(count), own["lam"], limits, estimate)
 
-    def to(self, device: torch.device) -> Remembered:
+    def to(self, device: torch.device) -> SequenceSummary:
         """The same on a device."""
-        return Remembered.from_tensors(self.tensors(), device)
+        return SequenceSummary.from_tensors(self.tensors(), device)
 
 
 def joined_groups(groups: ColumnGroups, sums: FrameSums) -> ColumnGroups:
@@ -95,7 +95,7 @@ def joined_groups(groups: ColumnGroups, sums: FrameSums) -> ColumnGroups:
     )  # fmt: skip
 
 
-def remembered_psi(sums: FrameSums, groups: ColumnGroups, factor: Tensor) -> Psi:
+def summary_psi(sums: FrameSums, groups: ColumnGroups, factor: Tensor) -> Psi:
     """The Ψ statistics behind sums over frames that are not in memory, for groups by :func:`joined_groups`. ``factor``
     is L, by which the sums are whitened.
     """

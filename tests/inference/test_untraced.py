@@ -11,8 +11,8 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient, Sequences
-from pyro_vgpds.inference import direct, elbo
-from pyro_vgpds.inference.direct import is_plain
+from pyro_vgpds.inference import elbo, untraced
+from pyro_vgpds.inference.untraced import can_skip_trace
 from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Matern32, White
 
 
@@ -25,14 +25,14 @@ def _gradients(model: VGPDS, guide: AutoOpperArchambeau, data: object) -> tuple[
 
 
 def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_plain(model, guide, data)
+    assert can_skip_trace(model, guide, data)
     loss, gradients = _gradients(model, guide, data)
     with monkeypatch.context() as patch:
-        patch.setattr(elbo, "is_plain", lambda *args: False)
+        patch.setattr(elbo, "can_skip_trace", lambda *args: False)
         traced, expected = _gradients(model, guide, data)
         assert Collapsed_ELBO().loss(model, guide, data) == traced
     assert Collapsed_ELBO().loss(model, guide, data) == traced
-    if guide.known_path(model.path_prior(data).covariance) is None:
+    if guide.analytic_path(model.path_prior(data).covariance) is None:
         assert loss == traced
         for one, other in zip(gradients, expected, strict=True):
             assert (one is None) == (other is None)
@@ -46,7 +46,7 @@ def _compare(model: VGPDS, guide: AutoOpperArchambeau, data: object, monkeypatch
 
 def test_the_same_loss_and_gradients(monkeypatch):
     model, guide, data = make_problem()
-    assert not is_plain(model, guide, data)  # it has not run yet
+    assert not can_skip_trace(model, guide, data)  # it has not run yet
     Collapsed_ELBO().loss(model, guide, data)
     _compare(model, guide, data, monkeypatch)
     with NaturalGradient(guide, data) as natural:
@@ -77,11 +77,11 @@ def test_the_same_of_all_kinds_of_models(temporal, mapping, structure, dtype, mo
     _compare(model, guide, data, monkeypatch)
     with NaturalGradient(guide, data) as natural:
         _compare(model, guide, data, monkeypatch)
-        error = 0.0 if guide.known_path(model.path_prior(data).covariance) is None else 1e-9
+        error = 0.0 if guide.analytic_path(model.path_prior(data).covariance) is None else 1e-9
         _gradients(model, guide, data)
         found = natural.derivatives()
         with monkeypatch.context() as patch:
-            patch.setattr(elbo, "is_plain", lambda *args: False)
+            patch.setattr(elbo, "can_skip_trace", lambda *args: False)
             _gradients(model, guide, data)
         for one, other in zip(found, natural.derivatives(), strict=True):
             assert (one - other).abs().amax() <= error * other.abs().amax()
@@ -109,18 +109,18 @@ def test_no_trace_is_made(monkeypatch):
 def test_everything_that_could_change_a_program_is_traced():
     model, guide, data = make_problem()
     Collapsed_ELBO().loss(model, guide, data)
-    assert is_plain(model, guide, data)
-    assert not is_plain(model, guide, make_data())  # other data, which have not been checked
-    assert not is_plain(model, guide, data, 1)
-    assert not is_plain(model, AutoOpperArchambeau(model), data)  # parameters that the store does not have
-    assert not is_plain(model, lambda data: None, data)
+    assert can_skip_trace(model, guide, data)
+    assert not can_skip_trace(model, guide, make_data())  # other data, which have not been checked
+    assert not can_skip_trace(model, guide, data, 1)
+    assert not can_skip_trace(model, AutoOpperArchambeau(model), data)  # parameters that the store does not have
+    assert not can_skip_trace(model, lambda data: None, data)
     with poutine.trace():
-        assert not is_plain(model, guide, data)
+        assert not can_skip_trace(model, guide, data)
     handle = model.register_forward_hook(lambda *args: None)
-    assert not is_plain(model, guide, data)
+    assert not can_skip_trace(model, guide, data)
     handle.remove()
     pyro.clear_param_store()
-    assert not is_plain(model, guide, data)
+    assert not can_skip_trace(model, guide, data)
 
     class Own(VGPDS):
         def forward(self, data):
@@ -129,7 +129,7 @@ def test_everything_that_could_change_a_program_is_traced():
     own = Own.from_data(data, 2, 6)
     own_guide = AutoOpperArchambeau(own)
     Collapsed_ELBO().loss(own, own_guide, data)
-    assert not is_plain(own, own_guide, data)
+    assert not can_skip_trace(own, own_guide, data)
 
 
 def test_priors_and_likelihoods_are_traced():
@@ -142,7 +142,7 @@ def test_priors_and_likelihoods_are_traced():
         guide = AutoOpperArchambeau(model)
         pyro.clear_param_store()
         Collapsed_ELBO().loss(model, guide, data)
-        assert not is_plain(model, guide, data)
+        assert not can_skip_trace(model, guide, data)
 
 
 def test_svi_collects_the_parameters_as_ever():
@@ -150,7 +150,7 @@ def test_svi_collects_the_parameters_as_ever():
     svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
     losses = [svi.step(data) for _ in range(20)]
     assert losses[-1] < losses[0]
-    assert direct.is_plain(model, guide, data)
+    assert untraced.can_skip_trace(model, guide, data)
     assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(svi.evaluate_loss(data), rel=1e-14)
 
 
@@ -158,7 +158,7 @@ def test_svi_collects_the_parameters_as_ever():
 def test_steps_that_a_subclass_defines_are_used(step):
     model, guide, data = make_problem()
     plain = Collapsed_ELBO().loss(model, guide, data)
-    assert is_plain(model, guide, data)
+    assert can_skip_trace(model, guide, data)
     calls = []
 
     def own(self, *args):

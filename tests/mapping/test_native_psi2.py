@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_vgpds.mapping import native
+from pyro_vgpds.mapping import native_psi2
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="the compiled kernel was not built")
+pytestmark = pytest.mark.skipif(not native_psi2.available(), reason="the compiled kernel was not built")
 
 
 def naive(a: Tensor, r: Tensor, mu: Tensor, z: Tensor, mask: Tensor | None) -> Tensor:
@@ -52,10 +52,10 @@ def test_against_autograd(N, M, Q, C, threads):
     g = torch.randn(C or 1, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     leaves = [t.clone().requires_grad_() for t in x]
     V = naive(*leaves, mask)
-    value = native.forward(*x, mask)
+    value = native_psi2.forward(*x, mask)
     close(value, V.detach())
     assert torch.equal(value, value.mT)
-    for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
+    for grad, target in zip(native_psi2.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
         close(grad, target)
 
 
@@ -70,8 +70,8 @@ def test_many_groups_of_rows(kind, M):
     g = torch.randn(12, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     leaves = [t.clone().requires_grad_() for t in x]
     V = naive(*leaves, mask)
-    close(native.forward(*x, mask), V.detach())
-    for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
+    close(native_psi2.forward(*x, mask), V.detach())
+    for grad, target in zip(native_psi2.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
         close(grad, target)
 
 
@@ -80,9 +80,9 @@ def test_finite_differences():
     g = torch.randn(2, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
     def loss() -> Tensor:
-        return (g * native.forward(*x, mask)).sum()
+        return (g * native_psi2.forward(*x, mask)).sum()
 
-    for t, grad in zip(x, native.backward(g, *x, mask), strict=True):
+    for t, grad in zip(x, native_psi2.backward(g, *x, mask), strict=True):
         for i in range(t.numel()):
             flat, step = t.view(-1), 1e-5
             flat[i] += step
@@ -99,9 +99,9 @@ def test_underflow(scale):
     *x, mask = data(40, 21, 5, None, scale)
     leaves = [t.clone().requires_grad_() for t in x]
     V = naive(*leaves, mask)
-    torch.testing.assert_close(native.forward(*x, mask), V.detach(), rtol=1e-10, atol=1e-300)
+    torch.testing.assert_close(native_psi2.forward(*x, mask), V.detach(), rtol=1e-10, atol=1e-300)
     g = torch.ones_like(V)
-    for grad, target in zip(native.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
+    for grad, target in zip(native_psi2.backward(g, *x, mask), torch.autograd.grad(V, leaves, g), strict=True):
         torch.testing.assert_close(grad, target, rtol=1e-8, atol=1e-290)
 
 
@@ -117,7 +117,7 @@ def test_rounding_errors_do_not_grow_with_the_number_of_rows(N, shares):
     middle = (z[:, None] + z) / 2
     E = np.exp(a[:, None, None] - (r[:, None, None] * (mu[:, None, None] - middle) ** 2).sum(-1))
     exact = np.tensordot(mask.numpy().astype(np.longdouble), E, axes=1)
-    found = native.forward(*x, None if shares is None else mask).numpy()
+    found = native_psi2.forward(*x, None if shares is None else mask).numpy()
     units = ((found - exact) / exact).astype(float) / np.finfo(float).eps
     assert np.sqrt(np.square(units).mean((1, 2))).max() < 2.5
 
@@ -126,7 +126,7 @@ def test_exp():
     """With r = 0 the sum over one row is exp(a)."""
     a = torch.cat([torch.linspace(-745, 709, 20001, dtype=torch.float64), torch.tensor([1e-17, 0.0, -1e-17]).double()])
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    value = torch.stack([native.forward(t[None], zero, zero, zero)[0, 0, 0] for t in a])
+    value = torch.stack([native_psi2.forward(t[None], zero, zero, zero)[0, 0, 0] for t in a])
     # an exponent is rounded a few times in units of log2, hence an error in proportion to it
     error = (value / a.exp() - 1).abs() / (1 + a.abs())
     assert error[a > -708].max() < 4e-16
@@ -137,15 +137,15 @@ def test_exp():
 def test_special_values():
     *x, mask = data(6, 5, 2, None)
     x[0][2] = -torch.inf
-    close(native.forward(*x, mask), naive(*x, mask))
-    assert native.backward(torch.ones(1, 5, 5, dtype=torch.float64), *x, mask)[1][2].abs().max() == 0
+    close(native_psi2.forward(*x, mask), naive(*x, mask))
+    assert native_psi2.backward(torch.ones(1, 5, 5, dtype=torch.float64), *x, mask)[1][2].abs().max() == 0
     x[0][2] = torch.inf
-    assert native.forward(*x, mask).isinf().all()
+    assert native_psi2.forward(*x, mask).isinf().all()
     x[0][2] = torch.nan
-    assert native.forward(*x, mask).isnan().all()
+    assert native_psi2.forward(*x, mask).isnan().all()
     x[0][2] = 0
     x[3][1, 0] = torch.nan
-    nan = native.forward(*x, mask).isnan()[0]
+    nan = native_psi2.forward(*x, mask).isnan()[0]
     assert nan[1].all()
     assert nan[:, 1].all()
     assert nan.sum() == 9
@@ -154,15 +154,15 @@ def test_special_values():
 def test_rejects_other_tensors():
     *x, mask = data(6, 5, 2, None)
     with pytest.raises(ValueError, match="float64"):
-        native.forward(x[0].float(), *x[1:], mask)
+        native_psi2.forward(x[0].float(), *x[1:], mask)
     with pytest.raises(ValueError, match="must be"):
-        native.forward(x[0][:5].clone(), *x[1:], mask)
+        native_psi2.forward(x[0][:5].clone(), *x[1:], mask)
     with pytest.raises(ValueError, match="all of them nonempty"):
-        native.forward(*x, torch.zeros(0, 6, dtype=torch.float64))
+        native_psi2.forward(*x, torch.zeros(0, 6, dtype=torch.float64))
     with pytest.raises(ValueError, match="all of them nonempty"):
-        native.forward(*[t[:0] for t in x[:3]], x[3], None)
+        native_psi2.forward(*[t[:0] for t in x[:3]], x[3], None)
     with pytest.raises(ValueError, match="shape"):
-        native.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)
+        native_psi2.backward(torch.zeros(1, 4, 4, dtype=torch.float64), *x, mask)
 
 
 @pytest.mark.parametrize("Q", [1, 2, 3, 5, 9])
@@ -170,12 +170,12 @@ def test_rejects_other_tensors():
 def test_single_sums_have_the_digits_of_float32(N, M, Q, threads):
     *x, _ = data(N, M, Q, None)
     g = torch.randn(1, M, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    exact = native.forward(*x), *native.backward(g, *x)
-    assert not native.is_single()
-    with native.single_sums(True):
-        assert native.is_single()
-        found = native.forward(*x), *native.backward(g, *x)
-    assert not native.is_single()
+    exact = native_psi2.forward(*x), *native_psi2.backward(g, *x)
+    assert not native_psi2.is_single()
+    with native_psi2.single_sums(True):
+        assert native_psi2.is_single()
+        found = native_psi2.forward(*x), *native_psi2.backward(g, *x)
+    assert not native_psi2.is_single()
     assert torch.equal(found[0], found[0].mT)
     assert not torch.equal(found[0], exact[0])
     close(found[0], exact[0], 1e-6)
@@ -185,24 +185,24 @@ def test_single_sums_have_the_digits_of_float32(N, M, Q, threads):
 
 def test_single_sums_far_outside_of_the_range_of_float32():
     *x, _ = data(40, 21, 5, None, scale=100.0)
-    with native.single_sums(True):
-        value, grads = native.forward(*x), native.backward(torch.ones(1, 21, 21, dtype=torch.float64), *x)
+    with native_psi2.single_sums(True):
+        value, grads = native_psi2.forward(*x), native_psi2.backward(torch.ones(1, 21, 21, dtype=torch.float64), *x)
         torch.testing.assert_close(value, naive(*x, None), rtol=1e-4, atol=1e-35)
         assert all(grad.isfinite().all() for grad in grads)
         x[0][2] = -torch.inf
-        torch.testing.assert_close(native.forward(*x), naive(*x, None), rtol=1e-4, atol=1e-35)
+        torch.testing.assert_close(native_psi2.forward(*x), naive(*x, None), rtol=1e-4, atol=1e-35)
         x[0][2] = torch.nan
-        assert native.forward(*x).isnan().all()
+        assert native_psi2.forward(*x).isnan().all()
 
 
 def test_single_sums_of_groups_are_double():
     *x, mask = data(40, 21, 5, 3)
-    with native.single_sums(True):
-        found = native.forward(*x, mask)
-    assert found.equal(native.forward(*x, mask))
+    with native_psi2.single_sums(True):
+        found = native_psi2.forward(*x, mask)
+    assert found.equal(native_psi2.forward(*x, mask))
 
 
 @pytest.mark.long
 def test_switch():
-    code = "from pyro_vgpds.mapping import native; raise SystemExit(native.available())"
+    code = "from pyro_vgpds.mapping import native_psi2; raise SystemExit(native_psi2.available())"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYRO_VGPDS_NATIVE": "0"}, check=True)

@@ -26,7 +26,7 @@ def paths(kernel, times):
     torch.manual_seed(1)
     eta, lam = torch.randn(len(times), Q), 3.0 * torch.rand(len(times), Q)
     prior = TemporalGP(kernel(), times, Q, structure="markov")
-    return prior.covariance.known_path(eta, lam), OpperArchambeau.from_natural(prior, eta, lam), prior
+    return prior.covariance.markov_path(eta, lam), OpperArchambeau.from_natural(prior, eta, lam), prior
 
 
 def close(one, other):
@@ -99,10 +99,10 @@ def test_what_needs_autograd():
     handle.remove()
     prior = TemporalGP(kernel(), times, Q, structure="markov").covariance
     eta = torch.zeros(len(times), Q)
-    assert prior.known_path(eta.clone().requires_grad_(), eta) is None
-    assert prior.known_path(eta.expand(2, -1, -1), eta) is None
-    assert prior.known_path(eta.float(), eta) is None
-    assert TemporalGP(kernel(), times, Q, structure="dense").covariance.known_path(eta, eta) is None
+    assert prior.markov_path(eta.clone().requires_grad_(), eta) is None
+    assert prior.markov_path(eta.expand(2, -1, -1), eta) is None
+    assert prior.markov_path(eta.float(), eta) is None
+    assert TemporalGP(kernel(), times, Q, structure="dense").covariance.markov_path(eta, eta) is None
 
 
 def test_a_variance_below_zero_has_no_gradient():
@@ -130,7 +130,7 @@ def test_lost_digits(lam, message):
     times = times_of(True)
     covariance = TemporalGP((Matern32(1.0, 0.7) + White(0.1))(), times, Q, structure="markov").covariance
     with pytest.raises(NumericalError, match=message):
-        covariance.known_path(torch.zeros(len(times), Q), torch.full((len(times), Q), lam))
+        covariance.markov_path(torch.zeros(len(times), Q), torch.full((len(times), Q), lam))
 
 
 def test_frames_can_be_copied():

@@ -18,16 +18,17 @@ from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping import native_factors
 from pyro_vgpds.mapping.bound import site_terms
-from pyro_vgpds.mapping.group_terms import Known, need_gradients
+from pyro_vgpds.mapping.forms import RBFForm
+from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_inducing import Covariance, is_compiled, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
-from pyro_vgpds.mapping.rbf_weighted import RBFForm, is_known, known_weighted
+from pyro_vgpds.mapping.rbf_weighted import has_loops, rbf_weighted_vjp
 
-__all__ = ["known_site_bound"]
+__all__ = ["rbf_site_bound"]
 
 
-def known_site_bound(
+def rbf_site_bound(
     mean: Tensor,
     variance: Tensor,
     z: Tensor,
@@ -36,7 +37,7 @@ def known_site_bound(
     output_mean: Tensor,
     output_scale: Tensor,
     jitter: float | None,
-) -> Known | None:
+) -> ValueAndGrads | None:
     """The bound and its gradients; None if it cannot be computed in this way, or K_MM needs more jitter.
 
     :param mean: of the latent points, (N, Q).
@@ -52,13 +53,13 @@ def known_site_bound(
     weight, linear, _ = sites
     constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
     kernel = form.weight, form.variance, constant
-    if not (is_known(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()):
+    if not (has_loops(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()):
         return None
     inputs = mean, variance, z, *kernel, weight, linear, output_mean, output_scale
     wanted = need_gradients(inputs)
     with torch.no_grad():
         found = _evaluate(tuple(x.detach() for x in inputs), jitter, wanted)
-    return None if found is None else Known(found[0], inputs, found[1])
+    return None if found is None else ValueAndGrads(found[0], inputs, found[1])
 
 
 def _evaluate(
@@ -71,7 +72,7 @@ def _evaluate(
     if inducing is None:
         return None
     scaled = scaled_factors(*factors)
-    psi0, psi1_y, psi2, backward = known_weighted(*inputs[:6], scaled.weight, scaled.linear.mT)
+    psi0, psi1_y, psi2, backward = rbf_weighted_vjp(*inputs[:6], scaled.weight, scaled.linear.mT)
     terms = site_terms(Psi(psi0, psi1_y, psi2), inducing.covariance, scaled.limits, wanted)
     value = terms.value + scaled.rest
     if terms.psi0 is None or terms.v is None or terms.psi2 is None or terms.K is None:

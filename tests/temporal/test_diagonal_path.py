@@ -8,7 +8,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds import OpperArchambeau, TemporalGP
 from pyro_vgpds.kernels import White
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.temporal.known_path import known_diagonal
+from pyro_vgpds.temporal.path_gradients import diagonal_path
 
 N, Q = 7, 3
 
@@ -24,7 +24,7 @@ def make(variance=(0.5, 1.0, 2.0)):
 def test_is_that_of_autograd(variance):
     prior, *parameters = make(variance)
     q = OpperArchambeau(prior, parameters[0], parameters[1].exp())
-    path = prior.covariance.known_diagonal(*parameters)
+    path = prior.covariance.diagonal_path(*parameters)
     kl = kl_divergence(q, prior)
     torch.testing.assert_close(path.mean, q.mean.detach(), rtol=1e-13, atol=0.0)
     torch.testing.assert_close(path.variance, q.variance.detach(), rtol=1e-13, atol=0.0)
@@ -40,16 +40,16 @@ def test_is_that_of_autograd(variance):
 def test_what_needs_autograd():
     prior, mean_bar, log_lam = make()
     k = prior.covariance.k
-    assert known_diagonal(k, mean_bar, log_lam) is not None
-    assert known_diagonal(k.clone().requires_grad_(), mean_bar, log_lam) is None
-    assert known_diagonal(k.float(), mean_bar, log_lam) is None
-    assert known_diagonal(k, mean_bar.detach(), log_lam) is None
-    assert known_diagonal(k, 2.0 * mean_bar, log_lam) is None
-    assert known_diagonal(k, mean_bar[:1], log_lam) is None
+    assert diagonal_path(k, mean_bar, log_lam) is not None
+    assert diagonal_path(k.clone().requires_grad_(), mean_bar, log_lam) is None
+    assert diagonal_path(k.float(), mean_bar, log_lam) is None
+    assert diagonal_path(k, mean_bar.detach(), log_lam) is None
+    assert diagonal_path(k, 2.0 * mean_bar, log_lam) is None
+    assert diagonal_path(k, mean_bar[:1], log_lam) is None
     handle = log_lam.register_hook(lambda gradient: None)
-    assert known_diagonal(k, mean_bar, log_lam) is None
+    assert diagonal_path(k, mean_bar, log_lam) is None
     handle.remove()
-    assert known_diagonal(k, mean_bar, log_lam) is not None
+    assert diagonal_path(k, mean_bar, log_lam) is not None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -58,4 +58,4 @@ def test_values_that_are_not_finite(value):
     with torch.no_grad():
         log_lam[2, 1] = value
     with pytest.raises(NumericalError, match="not finite"):
-        prior.covariance.known_diagonal(mean_bar, log_lam)
+        prior.covariance.diagonal_path(mean_bar, log_lam)

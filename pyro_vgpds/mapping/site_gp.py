@@ -20,7 +20,7 @@ from pyro_vgpds.mapping.output_sites import Evaluation, evaluated_moments
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
-__all__ = ["PseudoGP", "SitePart"]
+__all__ = ["SiteGP", "SitePart"]
 
 _UPDATES = 100  # of the factors, at most
 _RATE = 0.5  # of updates that are not exact
@@ -35,7 +35,7 @@ class SitePart(NamedTuple):
     terms: Tensor  #: their logs at the means of the functions, summed
 
 
-class PseudoGP(SparseGP):
+class SiteGP(SparseGP):
     """p(f given x) with the Gaussian factors of outputs y (N, D) in the state (2, N, F), in the form of a mapping to
     Gaussian outputs.
 
@@ -55,11 +55,11 @@ class PseudoGP(SparseGP):
         """The Gaussian factors."""
         return self.outputs.sites(self.y, self.state)
 
-    def with_outputs(self, y: Tensor, state: Tensor) -> PseudoGP:
+    def with_outputs(self, y: Tensor, state: Tensor) -> SiteGP:
         """The same mapping with the factors of more outputs (N, D), in the state (2, N, F), after those that it has."""
-        return PseudoGP(self.gp, self.outputs.longer(len(y) - len(self.y)), y, state)
+        return SiteGP(self.gp, self.outputs.longer(len(y) - len(self.y)), y, state)
 
-    def settled(self, posterior: TorchDistribution) -> PseudoGP:
+    def settled(self, posterior: TorchDistribution) -> SiteGP:
         """The same mapping with the factors at their optimum given q(x), from those that it has."""
         latent, state = CollapsedLatent(self.gp, posterior), self.state
         for _ in range(_UPDATES):
@@ -115,7 +115,7 @@ class PseudoGP(SparseGP):
 class _Bound:
     """The bound of the outputs whose factors a mapping has."""
 
-    def __init__(self, mapping: PseudoGP, posterior: TorchDistribution) -> None:
+    def __init__(self, mapping: SiteGP, posterior: TorchDistribution) -> None:
         self.mapping, self.latent = mapping, CollapsedLatent(mapping.gp, posterior)
 
     def log_prob(self, value: Tensor) -> Tensor:
