@@ -58,7 +58,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"pyro_vgpds\.(kernels\.((base|names)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.Known)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
     ),
-    ("py:class", r"Values|pyro_vgpds\.(declared\.P|likelihoods\.names\.L)"),
+    ("py:class", r"Values|pyro_vgpds\.(parameters\.declared\.P|likelihoods\.names\.L)"),
     (
         "py:class",
         r"PathMarginals|pyro_vgpds\.(mapping\.sparse_gp\.PathMarginals|temporal\.(known_path\.(KnownPath|PathSource|KnownDiagonal)|path_reader\.(PathReader|KernelReader)))",

@@ -17,8 +17,8 @@ from pyro_vgpds.mapping.psi import MappingValue, Psi, masked_sum, midpoint_sum, 
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
 from pyro_vgpds.mapping.rbf_psi import is_fused, rbf_inducing_cov, rbf_statistics
 from pyro_vgpds.mapping.rbf_weighted import RBFForm, rbf_weighted, register_rbf
-from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters.gradients import view_of
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 
