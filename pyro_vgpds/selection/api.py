@@ -35,11 +35,10 @@ from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
-from pyro_vgpds.selection.horizon import tested_horizon
 from pyro_vgpds.selection.jobs import workplace
 from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
 from pyro_vgpds.selection.pooling import choose_pool
-from pyro_vgpds.selection.problem import Problem
+from pyro_vgpds.selection.problem import Problem, tested_horizon
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
 from pyro_vgpds.selection.race import Outcome, race
