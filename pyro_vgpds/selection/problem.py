@@ -15,9 +15,9 @@ from pyro_vgpds.checks import check_count, check_horizon, check_seed
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_hidden, check_task, count_gaps, hold_out
-from pyro_vgpds.files.container import FileFormatError, read_file, write_file
+from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
-from pyro_vgpds.files.models import BAD_CONTENT
+from pyro_vgpds.files.models import reading
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.data_checks import user_stacklevel
 from pyro_vgpds.selection.outputs import LikelihoodLike, pack_outputs, unpack_outputs
@@ -151,7 +151,7 @@ class Problem:
         :raises FileFormatError: if the file is damaged or has unexpected content.
         """
         header, tensors = read_file(path, "comparison")
-        try:
+        with reading(path, "a comparison"):
             task, horizon, seed, origins, hidden, outputs = (
                 header["comparison"][name] for name in ("task", "horizon", "seed", "origins", "hidden", "likelihood")
             )
@@ -163,8 +163,6 @@ class Problem:
             data = build_data(header, tensors)
             hidden = check_hidden(hidden, data, task)
             return cls(data, task, horizon, seed, origins, unpack_outputs(outputs), hidden)
-        except BAD_CONTENT as error:
-            raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None
 
 
 def tested_horizon(data: Sequences, horizon: int) -> int:
