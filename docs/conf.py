@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Labels|LatentPaths|HasMoments|Moments",
+        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Filled|FilledPair|Labels|LatentPaths|HasMoments|Moments",
     ),
     (
         "py:class",
@@ -58,7 +58,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"pyro_vgpds\.(kernels\.((base|names)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.ValueAndGrads)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
     ),
-    ("py:class", r"Values|pyro_vgpds\.(declared\.P|likelihoods\.names\.L)"),
+    ("py:class", r"Values|pyro_vgpds\.(parameters\.declared\.P|likelihoods\.names\.L)"),
     (
         "py:class",
         r"PathMarginals|pyro_vgpds\.(mapping\.sparse_gp\.PathMarginals|temporal\.(path_gradients\.(MarkovPath|PathSource|DiagonalPath)|path_reader\.(PathReader|KernelReader)))",

@@ -330,7 +330,6 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "Ensemble.condition": lambda k: (k.ensemble.condition, {"data": k.data, "sequences": [0, 1]}),
     "Ensemble.extended": lambda k: (k.ensemble.extended, {**_NEW, "sequence": 0}),
     "Ensemble.forecast": lambda k: (k.ensemble.forecast, {"t": k.t, "sequence": 0, "given": np.full((2, 5), np.nan)}),
-    "Ensemble.generate": lambda k: (k.ensemble.generate, {"t": k.t, "num_samples": 1, "sequence": 0}),
     "Ensemble.impute": lambda k: (k.ensemble.impute, {"fill": True}),
     "Ensemble.reconstruct": lambda k: (k.ensemble.reconstruct, {
         **_NEW, "sequence": None, "fill": True, "progress": False}),
@@ -508,10 +507,6 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
         **_NEW, "sequence": None, "fill": True, "progress": False}),
     "OutputBaseline": lambda k: (baselines.OutputBaseline, {
         "name": "mean count", "data": k.events, "likelihood": "negative-binomial"}),
-    "OutputBaseline.condition": lambda k: (k.event_baseline.condition, {"data": k.events, "sequences": [0, 1]}),
-    "OutputBaseline.impute": lambda k: (k.event_baseline.impute, {"fill": True}),
-    "OutputBaseline.reconstruct": lambda k: (k.event_baseline.reconstruct, {
-        "t": k.t, "y": [[1.0] * 5] * 2, "sequence": None, "fill": True, "progress": False}),
     "LinearDynamicalSystem.fill": lambda k: (k.lds.fill, {**_NEW, "return_variance": True}),
     "LinearDynamicalSystem.fit": lambda k: (baselines.LinearDynamicalSystem.fit, {
         **_BASE, "num_states": 1, "num_steps": 2, "tolerance": 0.1}),

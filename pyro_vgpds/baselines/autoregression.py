@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.autoregression_fitting import fit_regression
 from pyro_vgpds.baselines.cycle import estimate_period
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import FilledPair, Gaps
 from pyro_vgpds.checks import check_flags, check_number
 from pyro_vgpds.data.filling import line_between
 from pyro_vgpds.data.sequences import Sequences
@@ -25,7 +25,7 @@ _SPARSE = 2.0  # frames of the grid for each one that was observed, at most
 
 def autoregression(
     t: DataLike | Sequences, y: DataLike | None = None, period: float | None = None, return_variance: bool = False
-) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+) -> FilledPair:
     r"""Forecast by ridge regression on the past, with the same coefficients for all outputs and sequences.
 
     In units of each output's standard deviation, and with a regression of its own for each number h of frames ahead,
@@ -66,8 +66,7 @@ def autoregression(
         period = _find_period(gaps)
     check_number("period", period, "0, or positive and finite", lambda value: 0.0 <= value < math.inf)
     parts, step = _grids(gaps)
-    scale = (gaps.y - gaps.means).square().nanmean(0).sqrt()
-    scale = torch.where(scale > 0, scale, 1.0)
+    scale = gaps.spread
     series = [part.y / scale for part in parts]
     ahead = [math.ceil(float((part.t[-1] - part.last) / step) - 1e-6) for part in parts]
     fitted = fit_regression(series, max([1, *ahead]), float(period) / step) if series else None
@@ -90,8 +89,7 @@ def autoregression(
             rows = torch.arange(part.rows.start, part.rows.stop)[later]
             means[rows] = torch.lerp(path[left], path[left + 1], share)
             variances[rows] = torch.lerp(growth[left], growth[left + 1], share)
-    filled = gaps.fill(means)
-    return (filled, gaps.shape(variances.masked_fill(gaps.seen, 0.0))) if return_variance else filled
+    return gaps.fill_pair(means, variances, return_variance)
 
 
 def is_even(data: Sequences) -> bool:

@@ -144,11 +144,9 @@ def _minimise(loss: Callable[[dict[str, Tensor]], Tensor], values: dict[str, Ten
 
 def _decay(gaps: Gaps, persistence: float) -> Tensor:
     """φ to the power of the interval before each frame, (N,); 0 for the first frame of a sequence."""
-    intervals = torch.cat([gaps.t[rows].diff() for rows in gaps.rows])
-    step = float(intervals.median()) if len(intervals) else 1.0
     decay = torch.zeros_like(gaps.t)
     for rows in gaps.rows:
-        decay[rows.start + 1 : rows.stop] = persistence ** (gaps.t[rows].diff() / step)
+        decay[rows.start + 1 : rows.stop] = persistence ** (gaps.t[rows].diff() / gaps.step)
     return decay
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.checks import check_flags, check_number
 from pyro_vgpds.data.filling import around, line_between
 from pyro_vgpds.data.repeats import find_longer_repeat, find_repeat, read_at
@@ -20,7 +20,7 @@ _COMPONENTS = 20  # number of principal components in the search for a period
 
 def repeat_cycle(
     t: DataLike | Sequences, y: DataLike | None = None, period: float | None = None, *, drift: bool = False
-) -> Tensor | list[Tensor]:
+) -> Filled:
     """Fill with the value one period before, or the smallest number of periods before that reaches observed values.
 
     Within a gap the last cycle before it is repeated; before the first observed value the first cycle is repeated.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import FilledPair, Gaps
 from pyro_vgpds.checks import check_flags
 from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
@@ -34,7 +34,7 @@ def gp_interpolation(
     y: DataLike | None = None,
     kernel: StationaryKernel | None = None,
     return_variance: bool = False,
-) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+) -> FilledPair:
     """Fill by exact Gaussian process regression over time, for each output separately; sequences are independent.
 
     Every output has its own variance, lengthscale and noise, and an unknown mean with a flat prior. For a lengthscale ℓ
@@ -75,8 +75,7 @@ def gp_interpolation(
         rough = _best_processes(Matern12, gaps)
         chosen = rough[2] > best
         values, variances = torch.where(chosen, rough[0], values), torch.where(chosen, rough[1], variances)
-    variances = torch.where(gaps.seen, 0.0, variances)
-    return (gaps.fill(values), gaps.shape(variances)) if return_variance else gaps.fill(values)
+    return gaps.fill_pair(values, variances, return_variance)
 
 
 def _best_processes(kernel: StationaryKernel, gaps: Gaps) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,11 +105,10 @@ def _best_processes(kernel: StationaryKernel, gaps: Gaps) -> tuple[Tensor, Tenso
 
 
 def _lengthscales(gaps: Gaps) -> Tensor:
-    steps = torch.cat([gaps.t[rows].diff() for rows in gaps.rows])
-    if len(steps) == 0:  # single frames: the lengthscale has no effect
-        return torch.ones(1, dtype=torch.float64)
     span = max(float(gaps.t[rows][-1] - gaps.t[rows][0]) for rows in gaps.rows)
-    low, high = math.log10(0.5 * float(steps.median())), math.log10(_LONGEST * span)
+    if span == 0.0:  # single frames: the lengthscale has no effect
+        return torch.ones(1, dtype=torch.float64)
+    low, high = math.log10(0.5 * float(gaps.step)), math.log10(_LONGEST * span)
     return 10.0 ** torch.linspace(low, high, _LENGTHSCALES, dtype=torch.float64)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.checks import check_count, check_number
 from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
@@ -70,8 +70,7 @@ class GPFA:
         if lengthscale is None:
             lengthscale = 0.2 * max(float(gaps.t[rows][-1] - gaps.t[rows][0]) for rows in gaps.rows) or 1.0
         check_number("lengthscale", lengthscale, "positive", lambda value: value > 0)
-        spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
-        spread = torch.where(spread > 0, spread, 1.0)
+        spread = gaps.spread
         z = (gaps.y - gaps.means) / spread
         _, s, v = torch.linalg.svd(z.nan_to_num(0.0), full_matrices=False)
         loadings = (v * s.unsqueeze(-1))[:num_factors].mT / len(z) ** 0.5
@@ -86,7 +85,7 @@ class GPFA:
             noise=model.noise * spread.square(),
         )
 
-    def latent(self, t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    def latent(self, t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
         """Posterior means of the factors (N, K), or a list of them, without training.
 
         :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
@@ -96,12 +95,12 @@ class GPFA:
         gaps = self._read(t, y)
         return gaps.shape(self._factors(gaps))
 
-    def predict(self, t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    def predict(self, t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
         """Means (N, D) of all outputs, or a list of them. Parameters and errors as in :meth:`latent`."""
         gaps = self._read(t, y)
         return gaps.shape(self._factors(gaps) @ self.loadings.mT + self.offset)
 
-    def fill(self, t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+    def fill(self, t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
         """The outputs with means in place of NaN. Parameters and errors as in :meth:`latent`."""
         gaps = self._read(t, y)
         return gaps.fill(self._factors(gaps) @ self.loadings.mT + self.offset)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.neighbours import is_list_of_frames, read_frames
+from pyro_vgpds.baselines.gaps import Filled
+from pyro_vgpds.baselines.neighbours import as_given, read_pair
 from pyro_vgpds.baselines.regression import check_lags
 from pyro_vgpds.checks import check_choice
 from pyro_vgpds.data.filling import patterns, windows
@@ -24,9 +25,7 @@ _BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # times the median distance betwe
 _PENALTIES = 10.0 ** torch.linspace(-6.0, 1.0, 15, dtype=torch.float64)
 
 
-def kernel_ridge(
-    train: DataLike | Sequences, test: DataLike, lags: Sequence[int] = (), kernel: str = "rbf"
-) -> Tensor | list[Tensor]:
+def kernel_ridge(train: DataLike | Sequences, test: DataLike, lags: Sequence[int] = (), kernel: str = "rbf") -> Filled:
     """Fill the NaN of test frames by kernel ridge regression on their observed entries, trained on complete frames.
 
     Each pattern of observed entries has its own regression, so it suits hidden columns that follow few patterns. Inputs
@@ -51,20 +50,9 @@ def kernel_ridge(
     """
     check_lags(lags)
     check_choice("kernel", kernel, _KERNELS)
-    if isinstance(train, Sequences):
-        train = [train.read()[rows] for rows in train.times.slices()]
-    frames = read_frames("train", train)
-    if not bool(torch.isfinite(frames).all()):
-        raise ValueError("train must be finite: impute missing values first, for example by linear_interpolation.")
-    known = windows(frames.split([len(part) for part in train]) if is_list_of_frames(train) else [frames], lags)
-    joined = read_frames("test", test)
-    if joined.shape[1] != frames.shape[1]:
-        raise ValueError(f"test has {joined.shape[1]} columns, but train has {frames.shape[1]}.")
-    if bool(torch.isinf(joined).any()):
-        raise ValueError("test must be finite or NaN, but has infinite values.")
-    parts = joined.split([len(part) for part in test]) if is_list_of_frames(test) else [joined]
-    filled = _fill(known, windows(parts, lags), frames, joined.clone(), kernel)
-    return list(filled.split([len(part) for part in parts])) if is_list_of_frames(test) else filled
+    known, parts = read_pair(train, test)
+    filled = _fill(windows(known, lags), windows(parts, lags), torch.cat(known), torch.cat(parts), kernel)
+    return as_given(filled, test, parts)
 
 
 def _fill(known: Tensor, given: Tensor, frames: Tensor, test: Tensor, kernel: str) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import FilledPair, Gaps
 from pyro_vgpds.baselines.kalman import Grid, Smoothed, smooth
 from pyro_vgpds.baselines.pca import pairs
 from pyro_vgpds.checks import check_count, check_flags, check_not_negative
@@ -34,7 +34,7 @@ def linear_dynamical_system(
     num_states: int | None = None,
     num_steps: int = 50,
     return_variance: bool = False,
-) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+) -> FilledPair:
     """Fill by a linear dynamical system that is trained on the same data: ``LinearDynamicalSystem.fit(...).fill(...)``.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
@@ -120,12 +120,9 @@ class LinearDynamicalSystem:
             limits = f"{n}, the number of observed frames, and {2 * outputs}, twice the number of outputs"
             raise ValueError(f"num_states must be at most {limits}, but got {num_states}.")
         with torch.no_grad():
-            spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
+            spread, step = gaps.spread, gaps.step
             if not bool(spread.isfinite().all()):
                 raise ValueError("y has values so large that their variance is not a finite number. Use another unit.")
-            spread = torch.where(spread > 0, spread, 1.0)
-            intervals = torch.cat([gaps.t[rows].diff() for rows in gaps.rows])
-            step = intervals.median() if len(intervals) else torch.ones_like(gaps.t[0])
             problem = _Problem(gaps, Grid(gaps.t, gaps.rows, float(step)), gaps.means, spread)
             system = problem.maximise(problem.components(num_states), step, problem.adjacent())
             objective: list[float] = []
@@ -142,9 +139,7 @@ class LinearDynamicalSystem:
                 objective=torch.tensor(objective, dtype=torch.float64),
             )  # fmt: skip
 
-    def fill(
-        self, t: DataLike | Sequences, y: DataLike | None = None, return_variance: bool = False
-    ) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+    def fill(self, t: DataLike | Sequences, y: DataLike | None = None, return_variance: bool = False) -> FilledPair:
         """Fill other sequences, without training. A column may be hidden in all frames.
 
         :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
@@ -166,11 +161,11 @@ class LinearDynamicalSystem:
             grid = Grid(gaps.t, gaps.rows, float(self.step))
             zero, one = torch.zeros_like(self.offset), torch.ones_like(self.offset)
             states, _ = _Problem(gaps, grid, zero, one).states(self)
-            filled = gaps.fill(grid.take(states.mean) @ self.loadings.mT + self.offset)
+            values = grid.take(states.mean) @ self.loadings.mT + self.offset
             if not return_variance:
-                return filled
+                return gaps.fill(values)
             variances = grid.take(states.covariance).flatten(1) @ pairs(self.loadings).mT + self.noise
-            return filled, gaps.shape(torch.where(gaps.seen, 0.0, variances))
+            return gaps.fill_pair(values, variances, return_variance)
 
 
 class _Problem:

@@ -20,11 +20,8 @@ from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.names import parse_likelihood
-from pyro_vgpds.prediction.arguments import OneSequence, SequenceLike, read_new_data
 from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
-from pyro_vgpds.prediction.outputs import Outputs, Parts
-from pyro_vgpds.training.progress import CountLike
-from pyro_vgpds.types import DataLike
+from pyro_vgpds.prediction.outputs import Parts
 
 __all__ = ["OUTPUT_BASELINES", "OutputBaseline"]
 
@@ -70,45 +67,20 @@ class OutputBaseline(BaselinePosterior):
         """The distribution of the outputs, which are not Gaussian, at the exposure 1."""
         return cast("LikelihoodValue", self._likelihood()).detached()
 
-    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> OutputBaseline:
-        super().condition(data, sequences)
+    def _of(self, data: Sequences) -> OutputBaseline:
         return OutputBaseline(self.name, data, self._likelihood)
 
-    def impute(self, *, fill: bool = True) -> ComponentPrediction:  # type: ignore[override]
-        return self._filled(super().impute(fill=fill), base_outputs(self.data) if fill else None)
-
-    def reconstruct(  # type: ignore[override]
-        self,
-        t: DataLike,
-        y: DataLike,
-        sequence: SequenceLike = None,
-        *,
-        fill: bool = False,
-        progress: CountLike = False,
-    ) -> ComponentPrediction:
-        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
-        new = read_new_data(t, y, self.data)
+    def _check_new(self, new: Sequences) -> None:
         check_outputs(self.likelihood, new, "y")
-        found = super().reconstruct(t, y, sequence, fill=fill, progress=progress)
-        return self._filled(found, base_outputs(new) if fill else None)
 
-    def _filled(self, found: Outputs, seen: Tensor | None) -> ComponentPrediction:
-        assert isinstance(found, ComponentPrediction)
-        return found if seen is None else found.filled(seen)
-
-    def _predict(  # type: ignore[override]
-        self,
-        times: Tensor,
-        t: Sequence[Tensor],
-        y: Sequence[Tensor],
-        rows: Sequence[Tensor],
-        parts: Parts | None = None,
+    def _predict(
+        self, times: Tensor, t: list[Tensor], y: list[Tensor], rows: Tensor, parts: Parts | None, seen: Tensor | None
     ) -> ComponentPrediction:
-        exposure, at = self._exposure(t), torch.cat(list(rows))
+        exposure = self._exposure(t)
         means = OUTPUT_BASELINES[self.name](make_like(self.data, t, y, lags=(), exposure=exposure), self.likelihood)
         # an exposure of each output is part of its mean
-        outputs = self.likelihood if exposure is None else self.likelihood.exposed(exposure[at])
-        return ComponentPrediction(times, self.data, means[:, at], outputs, None, parts)
+        outputs = self.likelihood if exposure is None else self.likelihood.exposed(exposure[rows])
+        return ComponentPrediction(times, self.data, means[:, rows], outputs, seen, parts)
 
     def _exposure(self, t: Sequence[Tensor]) -> Tensor | None:
         """Exposures (N, D) of sequences that continue the training ones, 1 for new frames; None if no frame has its

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.checks import check_count, check_not_negative, is_whole
 from pyro_vgpds.data.filling import patterns
 from pyro_vgpds.data.sequences import Sequences
@@ -32,7 +32,7 @@ def pca(
     num_components: int | None = None,
     num_iterations: int = 200,
     tolerance: float = 1e-5,
-) -> Tensor | list[Tensor]:
+) -> Filled:
     """Fill by a low-rank fit: start from the column means, then alternate between the leading principal components and
     filling with their reconstruction until convergence. Times are not used.
 
@@ -60,7 +60,7 @@ def ppca(
     num_components: int | None = None,
     num_iterations: int = 200,
     tolerance: float = 1e-5,
-) -> Tensor | list[Tensor]:
+) -> Filled:
     """Fill with the posterior mean of probabilistic PCA, y = W x + μ + noise, fitted by EM to the observed entries.
 
     Unlike :func:`pca`, it shrinks frames with few observations towards the mean. Arguments, result and errors as in
@@ -76,7 +76,7 @@ def ppca(
     return _impute(Gaps(t, y), num_components, _em, num_iterations, tolerance)
 
 
-def _impute(gaps: Gaps, number: int | None, fit: _Fit, num_iterations: int, tolerance: float) -> Tensor | list[Tensor]:
+def _impute(gaps: Gaps, number: int | None, fit: _Fit, num_iterations: int, tolerance: float) -> Filled:
     most = min(gaps.y.shape)
     if number is not None and not (is_whole(number) and 1 <= number <= most):
         raise ValueError(f"num_components must be between 1 and {most}, the smaller side of y, but got {number!r:.80}.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_callable, check_flags, check_list, check_tensor
-from pyro_vgpds.data.parts import check_data, make_like, merge_frames, split_outputs
+from pyro_vgpds.data.parts import base_outputs, check_data, make_like, merge_frames, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import Default
 from pyro_vgpds.prediction.arguments import (
@@ -25,7 +25,8 @@ from pyro_vgpds.prediction.arguments import (
 )
 from pyro_vgpds.prediction.baseline_predictions import GaussianPrediction
 from pyro_vgpds.prediction.conditioning import extend_data
-from pyro_vgpds.prediction.outputs import Parts
+from pyro_vgpds.prediction.outputs import Outputs, Parts
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -35,7 +36,7 @@ __all__ = ["BaselinePosterior", "Imputer"]
 Imputer: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor | None]]
 
 
-class BaselinePosterior:
+class BaselinePosterior(Predictor):
     """An imputer with the methods of :class:`~pyro_vgpds.Posterior`: a forecast imputes frames without outputs.
 
     :param imputer: a function of sequences without lags that returns means and variances (N, D).
@@ -62,11 +63,6 @@ class BaselinePosterior:
         own = data.output_variances[: data.num_base_outputs] if variance is None else variance
         self.variance = own.to(data.times.t)
 
-    @property
-    def num_outputs(self) -> int:
-        """D, the number of outputs."""
-        return self.data.num_base_outputs
-
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> BaselinePosterior:
         """The same imputer for other data.
 
@@ -74,25 +70,25 @@ class BaselinePosterior:
         :param sequences: as in :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; not used.
         """
         check_list("sequences", sequences, "a list with an index, a name or None for each sequence", optional=True)
+        return self._of(data)
+
+    def _of(self, data: Sequences) -> BaselinePosterior:
         return BaselinePosterior(self.imputer, data, self.variance)
 
     def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> BaselinePosterior:
-        """The same imputer with new frames as well. Arguments as in :meth:`Posterior.extended
-        <pyro_vgpds.Posterior.extended>`.
-        """
-        return self.condition(extend_data(self.data, t, y, sequence).data)
+        return self._of(extend_data(self.data, t, y, sequence).data)
 
-    def impute(self, *, fill: bool = True) -> GaussianPrediction:
+    def impute(self, *, fill: bool = True) -> Outputs:
         """Outputs at the training frames, (N, D). Observed numbers are returned unchanged.
 
         :param fill: for the same arguments as in :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`.
         """
         check_flags(fill=fill)
         t, y = split_outputs(self.data)
-        return self._predict(self.data.times.t, t, y, [torch.arange(self.data.num_frames)], Parts.of(self.data))
+        rows, seen = torch.arange(self.data.num_frames), base_outputs(self.data) if fill else None
+        return self._predict(self.data.times.t, t, y, rows, Parts.of(self.data), seen)
 
-    def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> GaussianPrediction:
-        """Outputs at new times, (T, D). Arguments as in :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
+    def forecast(self, t: ArrayLike, sequence: OneSequence | Default = ONLY) -> Outputs:
         times, which = read_new_times(t, self.data), resolve_sequence(sequence, self.data)
         hidden = times.new_full((len(times), self.num_outputs), torch.nan)
         return self._with_new(times, [times], [hidden], [which])
@@ -105,16 +101,20 @@ class BaselinePosterior:
         *,
         fill: bool = False,
         progress: CountLike = False,
-    ) -> GaussianPrediction:
-        """Hidden outputs of partly observed frames. Arguments as in :meth:`Posterior.reconstruct
-        <pyro_vgpds.Posterior.reconstruct>`; observed numbers are always unchanged, and there are no steps to show
-        progress of.
+    ) -> Outputs:
+        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`; observed numbers are always unchanged,
+        and there are no steps to show progress of.
         """
         check_flags(fill=fill)
         check_progress(progress)
         new = read_new_data(t, y, self.data)
+        self._check_new(new)
         belongs = resolve_sequences(sequence, self.data, new.num_sequences)
-        return self._with_new(new.times.t, *split_outputs(new), belongs, describe_parts(self.data, new, belongs))
+        parts, seen = describe_parts(self.data, new, belongs), base_outputs(new) if fill else None
+        return self._with_new(new.times.t, *split_outputs(new), belongs, parts, seen)
+
+    def _check_new(self, new: Sequences) -> None:
+        """Raise a ValueError if outputs ``y`` are not possible."""
 
     def _with_new(
         self,
@@ -123,7 +123,8 @@ class BaselinePosterior:
         y_new: list[Tensor],
         belongs: Sequence[int | None],
         parts: Parts | None = None,
-    ) -> GaussianPrediction:
+        seen: Tensor | None = None,
+    ) -> Outputs:
         """Predictions at new frames: those of a training sequence are sorted into it."""
         t, y = split_outputs(self.data)
         where: list[tuple[int, Tensor]] = []  # sequence and frames in it, of each new part
@@ -135,19 +136,18 @@ class BaselinePosterior:
             where = [(s, torch.searchsorted(t[s], old)[frames] if s == which else frames) for s, frames in where]
             where.append((which, torch.searchsorted(t[which], times_new.contiguous())))
         starts = torch.tensor([0, *(len(part) for part in t)]).cumsum(0)
-        return self._predict(times, t, y, [starts[s] + frames for s, frames in where], parts)
+        return self._predict(times, t, y, torch.cat([starts[s] + frames for s, frames in where]), parts, seen)
 
     def _predict(
-        self,
-        times: Tensor,
-        t: Sequence[Tensor],
-        y: Sequence[Tensor],
-        rows: Sequence[Tensor],
-        parts: Parts | None = None,
-    ) -> GaussianPrediction:
+        self, times: Tensor, t: list[Tensor], y: list[Tensor], rows: Tensor, parts: Parts | None, seen: Tensor | None
+    ) -> Outputs:
+        """
+        :param t: times of each sequence, those to predict included.
+        :param y: their outputs, NaN if hidden.
+        :param rows: the frames to predict, in all sequences one after the other.
+        :param seen: numbers (T, D) that are returned unchanged, which imputers do with all observed ones.
+        """
         mean, variance = self.imputer(make_like(self.data, t, y, lags=()))
         if variance is None:
-            hidden = torch.cat(list(y)).isnan()
-            variance = hidden * self.variance
-        at = torch.cat(list(rows))
-        return GaussianPrediction(times, self.data, mean.to(times)[at], variance.to(times)[at], parts=parts)
+            variance = torch.cat(y).isnan() * self.variance
+        return GaussianPrediction(times, self.data, mean.to(times)[rows], variance.to(times)[rows], parts=parts)

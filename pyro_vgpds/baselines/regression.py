@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import FilledPair, Gaps
 from pyro_vgpds.checks import check_flags, check_list, check_number, is_whole
 from pyro_vgpds.data.filling import regress_windows
 from pyro_vgpds.data.sequences import Sequences
@@ -30,7 +30,7 @@ def ridge_regression(
     lags: Sequence[int] | None = None,
     penalty: float | None = None,
     return_variance: bool = False,
-) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+) -> FilledPair:
     """Fill by linear regression on all observed entries of the same frame and of neighbouring frames.
 
     The frames in a window around each frame are one Gaussian vector. Its covariance is estimated by EM, initialised by
@@ -68,29 +68,25 @@ def ridge_regression(
         )
     if penalty is not None:
         check_number("penalty", penalty, "positive", lambda value: value > 0.0)
-    scaled, spread = _scaled(gaps)
     if penalty is None:
-        penalty = _choose(gaps, scaled, lags)
-    mean, variance = regress_windows(scaled, gaps.seen, gaps.t, gaps.rows, lags, penalty)
-    filled = gaps.fill(mean * spread + gaps.means)
-    return (filled, gaps.shape(variance * spread.square())) if return_variance else filled
+        penalty = _choose(gaps, lags)
+    mean, variance = regress_windows(_scaled(gaps), gaps.seen, gaps.t, gaps.rows, lags, penalty)
+    return gaps.fill_pair(mean * gaps.spread + gaps.means, variance * gaps.spread.square(), return_variance)
 
 
 def choose_penalty(data: Sequences) -> float:
     """The penalty that :func:`ridge_regression` chooses for sequences, with the default lags."""
     gaps = Gaps(data)
-    return _choose(gaps, _scaled(gaps)[0], _default_lags(gaps.y.shape[1]))
+    return _choose(gaps, _default_lags(gaps.y.shape[1]))
 
 
 def _default_lags(num_outputs: int) -> Sequence[int]:
     return next((lags for lags in _LAGS if num_outputs * (1 + len(lags)) <= _ENTRIES), ())
 
 
-def _scaled(gaps: Gaps) -> tuple[Tensor, Tensor]:
-    """The outputs with mean 0 and variance 1, and their standard deviations (D,), 1 if they are constant."""
-    spread = (gaps.y - gaps.means).square().nanmean(0).sqrt()
-    spread = torch.where(spread > 0, spread, 1.0)
-    return (gaps.y - gaps.means) / spread, spread
+def _scaled(gaps: Gaps) -> Tensor:
+    """The outputs with mean 0 and variance 1."""
+    return (gaps.y - gaps.means) / gaps.spread
 
 
 def check_lags(lags: Sequence[int]) -> None:
@@ -100,7 +96,8 @@ def check_lags(lags: Sequence[int]) -> None:
         raise ValueError(f"lags must be distinct whole numbers other than 0, but got {tuple(lags)}.")
 
 
-def _choose(gaps: Gaps, y: Tensor, lags: Sequence[int]) -> float:
+def _choose(gaps: Gaps, lags: Sequence[int]) -> float:
+    y = _scaled(gaps)
     hidden = torch.cat([(~seen).roll(len(seen) // 2, 0) for _, _, _, seen in gaps.sequences()]) & gaps.seen
     if not bool(hidden.any()):
         generator = torch.Generator().manual_seed(0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.data.filling import around, line_between
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
@@ -16,7 +16,7 @@ from pyro_vgpds.types import DataLike
 __all__ = ["by_sequence", "column_mean", "column_median", "last_value", "linear_interpolation"]
 
 
-def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill each column with the mean of its observed values over all sequences. For video: the mean frame.
 
     :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
@@ -32,7 +32,7 @@ def column_mean(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | 
     return gaps.fill(gaps.means.expand_as(gaps.y))
 
 
-def column_median(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def column_median(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill each column with the median of its observed values over all sequences.
 
     It is the usual level of data with a few high peaks, such as counts of cases with outbreaks. Arguments, result and
@@ -48,7 +48,7 @@ def column_median(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor 
     return gaps.fill(ordered.gather(0, middle).mean(0).expand_as(gaps.y))
 
 
-def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill with the last observed value of the same sequence and column.
 
     Entries before the first observed value get the first one. A column without observations in a sequence gets its mean
@@ -61,7 +61,7 @@ def last_value(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | l
     return by_sequence(Gaps(t, y), lambda _, part, seen: part.gather(0, around(seen)[0]))
 
 
-def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill by linear interpolation in time between observed values, constant beyond the first and the last.
 
     As ``numpy.interp`` for every column of every sequence. A column without observations in a sequence gets its mean
@@ -74,7 +74,7 @@ def linear_interpolation(t: DataLike | Sequences, y: DataLike | None = None) -> 
     return by_sequence(Gaps(t, y), line_between)
 
 
-def by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor | list[Tensor]:
+def by_sequence(gaps: Gaps, impute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Filled:
     """Each sequence filled by ``impute(t, y, seen)``; columns without observations in it get their overall mean."""
     parts = [torch.where(seen.any(0), impute(t, y, seen), gaps.means) for _, t, y, seen in gaps.sequences()]
     return gaps.fill(torch.cat(parts))

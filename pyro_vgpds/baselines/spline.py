@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.baselines.simple import by_sequence
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
@@ -14,7 +14,7 @@ from pyro_vgpds.types import DataLike
 __all__ = ["cubic_spline"]
 
 
-def cubic_spline(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def cubic_spline(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill by natural cubic splines in time through observed values, constant beyond the first and the last.
 
     A column without observations in a sequence gets its mean over all sequences.

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from pyro_vgpds.baselines.gaps import Gaps
+from pyro_vgpds.baselines.gaps import Filled, FilledPair, Gaps
 from pyro_vgpds.baselines.simple import by_sequence
 from pyro_vgpds.checks import check_flags
 from pyro_vgpds.data.filling import around
@@ -21,7 +21,7 @@ _GRID = tuple(itertools.product((0.1, 0.3, 0.5, 0.8, 1.0), (0.0, 0.05, 0.2, 0.5)
 _FIRST = 5  # steps whose slope is the initial one
 
 
-def last_value_with_drift(t: DataLike | Sequences, y: DataLike | None = None) -> Tensor | list[Tensor]:
+def last_value_with_drift(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill with the last observed value plus the mean slope of the column times the time since then.
 
     The mean slope is that of the line through the first and the last observed value of the sequence. Entries before the
@@ -52,9 +52,7 @@ def _slope(t: Tensor, y: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return (y.gather(0, last) - y.gather(0, first)) / torch.where(width > 0, width, 1.0)
 
 
-def damped_trend(
-    t: DataLike | Sequences, y: DataLike | None = None, return_variance: bool = False
-) -> Tensor | list[Tensor] | tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+def damped_trend(t: DataLike | Sequences, y: DataLike | None = None, return_variance: bool = False) -> FilledPair:
     r"""Fill by exponential smoothing with a damped trend (Gardner and McKenzie 1985), for each output separately.
 
     A level :math:`\ell` and a slope b are carried from frame to frame. With the error r of the prediction
@@ -84,9 +82,7 @@ def damped_trend(
     """
     check_flags(return_variance=return_variance)
     gaps = Gaps(t, y)
-    steps = torch.cat([times.diff() for _, times, _, _ in gaps.sequences()])
-    step = float(steps.median()) if len(steps) else 1.0
-    parts = [(times / step, part, seen) for _, times, part, seen in gaps.sequences()]
+    parts = [(times / gaps.step, part, seen) for _, times, part, seen in gaps.sequences()]
     grid = torch.tensor(_GRID, dtype=torch.float64).mT.unsqueeze(-1)  # (3, G, 1)
     total = torch.zeros(len(_GRID), gaps.y.shape[1], dtype=torch.float64)
     for times, part, seen in parts:
@@ -99,9 +95,8 @@ def damped_trend(
     for times, part, seen in parts:
         means.append(torch.where(seen.any(0), _smooth(times, part, seen, own.unsqueeze(1))[:, 0], gaps.means))
         since = (times.unsqueeze(-1) - times[around(seen)[0]]).abs()
-        variances.append((square * _growth(own, since)).masked_fill(seen, 0.0))
-    filled = gaps.fill(torch.cat(means))
-    return (filled, gaps.shape(torch.cat(variances))) if return_variance else filled
+        variances.append(square * _growth(own, since))
+    return gaps.fill_pair(torch.cat(means), torch.cat(variances), return_variance)
 
 
 def _smooth(t: Tensor, y: Tensor, seen: Tensor, parameters: Tensor) -> Tensor:

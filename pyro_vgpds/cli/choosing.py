@@ -18,7 +18,7 @@ from pyro_vgpds.cli.outputs import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, watching, working
 from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.splits import hold_out
+from pyro_vgpds.evaluation.splits import default_task, hold_out
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
 from pyro_vgpds.selection.outputs import check_likelihood
@@ -64,8 +64,7 @@ def check_choice(args: argparse.Namespace, likelihood: str | None = None) -> Non
 def choose(args: argparse.Namespace, data: Sequences, refit: bool = True, likelihood: str | None = None) -> Ensemble:
     """Compare models and baselines on held-out data, and train the best of them on all data if ``refit``."""
     hidden = None if args.hidden is None else select(args.hidden, data.base_columns, data.num_base_outputs, "--hidden")
-    default = "impute" if data.num_missing and args.horizon is None else "forecast"
-    task = args.task or (default if hidden is None else "reconstruct")
+    task = args.task or default_task(data, args.horizon, hidden)
     try:
         hold_out(data, task, horizon=args.horizon, hidden=hidden, seed=args.seed)
     except ValueError as error:

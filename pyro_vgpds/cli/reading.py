@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.cli.codes import describe_codes
-from pyro_vgpds.cli.counters import describe_counters
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.cli.progress import say
+from pyro_vgpds.cli.suspicious import suspicions
 from pyro_vgpds.data.dates import OutOfRangeError, format_times, to_nanoseconds
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import load_bvh, load_video
@@ -57,10 +56,8 @@ def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> N
         say(args, "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC")
     if table.reversed:
         say(args, "the rows begin with the latest time: they are read in reverse order")
-    if (counters := describe_counters(table.y, table.columns)) is not None:
-        say(args, f"note: {counters}")
-    if (codes := describe_codes(table.y, table.columns)) is not None:
-        say(args, f"note: {codes}")
+    for text in suspicions(table.y, table.columns):
+        say(args, f"note: {text}")
 
 
 def read_table(path: Path, layout: Layout) -> InputTable:

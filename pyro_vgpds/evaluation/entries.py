@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the held-out entries of several splits are."""
+"""Where the held-out entries of several splits are, and how many of them are independent."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.filling import line_between
+from pyro_vgpds.data.parts import split_outputs
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.evaluation.independence import independent_outputs
 from pyro_vgpds.evaluation.splits import Split
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "independent_outputs"]
+
+_MOST = 1000  # changes, and outputs, that are compared, evenly spaced
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,11 @@ class Entries:
     num_outputs: float | None = None  #: of forecasts, the number of independent outputs
 
     @property
+    def frame(self) -> Tensor:
+        """(3, n), split, sequence and time of the frame that each entry is in."""
+        return torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
+
+    @property
     def gap_length(self) -> float:
         """The mean length of gaps, each with the weight of its length."""
         count = self.gap.unique(return_counts=True)[1].double()
@@ -38,8 +47,7 @@ class Entries:
         """(n,), the number of the part of a sequence, as long as a gap, that an entry is in: errors in one part, also
         of different outputs, are alike.
         """
-        frame = torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
-        frames, at = frame.unique(dim=1, return_inverse=True)  # in the order of their times
+        frames, at = self.frame.unique(dim=1, return_inverse=True)  # in the order of their times
         begins = torch.ones(frames.shape[1], dtype=torch.bool)
         begins[1:] = (frames[:2, 1:] != frames[:2, :-1]).any(0)
         number = torch.arange(len(begins))
@@ -56,14 +64,13 @@ class Entries:
         """
         if self.num_outputs is None:
             return None
-        place = torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
-        each, frames = place.unique(dim=1), place[1:].unique(dim=1).shape[1]
+        each, frames = self.frame.unique(dim=1), self.frame[1:].unique(dim=1).shape[1]
         forecasts = each[:2].unique(dim=1).shape[1]
         return self.num_outputs * frames * forecasts / each.shape[1]
 
     def apart(self) -> Tensor:
         """A mask (n,) of the last split and of earlier ones that have no frame in common with those already taken."""
-        frame = torch.stack([self.sequence.double(), self.t.double()]).unique(dim=1, return_inverse=True)[1]
+        frame = self.frame[1:].unique(dim=1, return_inverse=True)[1]
         taken = torch.zeros(len(frame), dtype=torch.bool)
         for number in self.split.unique().flip(0):
             own = self.split == number
@@ -76,9 +83,8 @@ class Entries:
 
         :param where: a mask (n,) or indices.
         """
-        sequence, t, split, lost, gap = (
-            part[where] for part in (self.sequence, self.t, self.split, self.lost, self.gap)
-        )
+        every = (self.sequence, self.t, self.split, self.lost, self.gap)
+        sequence, t, split, lost, gap = (part[where] for part in every)
         return Entries(sequence, t, split, lost, gap, self.num_outputs)
 
     @classmethod
@@ -114,3 +120,32 @@ def _starts(mask: Tensor) -> Tensor:
     first = mask.clone()
     first[1:] &= ~mask[:-1]
     return first
+
+
+def independent_outputs(data: Sequences) -> float:
+    r"""The effective number of independent outputs, from 1 to D.
+
+    With the correlations :math:`\rho_{de}` of the n changes between neighbouring frames, it is
+
+    .. math:: \frac{D^2}{D + \max\big(0, \sum_{d \ne e} \rho_{de}^2 - D (D - 1) / n\big)},
+
+    where :math:`D (D - 1) / n` is the sum for independent outputs, by chance. Missing entries are interpolated
+    linearly. Outputs that never change do not count. Of more than 1000 outputs, some tell the number, at most 1000.
+
+    :param data: the sequences.
+    """
+    parts = []
+    for t, y in zip(*split_outputs(data), strict=True):
+        some = y[:, :: math.ceil(y.shape[1] / _MOST)].double()
+        filled = line_between(t, some, some.isfinite())
+        parts.append(torch.nan_to_num(filled, nan=0.0).diff(dim=0))
+    change = torch.cat(parts)
+    change = change[:: max(1, math.ceil(len(change) / _MOST))]
+    change = change[:, change.any(0)]
+    n, d = change.shape
+    if n == 0 or d == 0:
+        return 1.0
+    unit = change / change.square().mean(0).sqrt()
+    gram = unit.mT @ unit if d < n else unit @ unit.mT  # the sum of the squares of their elements is the same
+    shared = float((gram / n).square().sum()) - d - d * (d - 1) / n
+    return d**2 / (d + max(0.0, shared))

@@ -35,8 +35,8 @@ from pyro_vgpds.evaluation.held_out import HeldOut, Predicted, Predictor
 from pyro_vgpds.formatting import counted
 
 __all__ = [
-    "TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_hidden", "check_task", "count_gaps", "gap_length",
-    "hold_out",
+    "TASKS", "HeldOut", "Predicted", "Predictor", "Split", "check_hidden", "check_task", "count_gaps", "default_task",
+    "gap_length", "hold_out",
 ]  # fmt: skip
 
 TASKS = ("impute", "reconstruct", "forecast")
@@ -126,6 +126,13 @@ class Split:
 def check_task(task: str) -> None:
     """:raises ValueError: if it is not one of the tasks."""
     check_choice("task", task, TASKS)
+
+
+def default_task(data: Sequences, horizon: int | None, hidden: Sequence[int | str] | None) -> str:
+    """What is probably to be predicted: hidden columns or frames ahead if they are given, else what is missing."""
+    if hidden is not None:
+        return "reconstruct"
+    return "impute" if data.num_missing and horizon is None else "forecast"
 
 
 def check_hidden(hidden: Sequence[int | str] | None, data: Sequences, task: str) -> list[int] | None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyro_vgpds.process_status import is_running
+from pyro_vgpds.files.processes import is_running
 
 __all__ = ["atomic_write", "destination", "temporary_path"]
 

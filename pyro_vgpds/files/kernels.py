@@ -12,12 +12,12 @@ from pyro.nn import PyroParam, PyroSample
 from torch import Tensor
 from torch.distributions import transform_to
 
-from pyro_vgpds.declared import DeclaredParameters
 from pyro_vgpds.files.container import UnknownNameError
 from pyro_vgpds.kernels import Kernel, Product, Sum
 from pyro_vgpds.kernels.names import KERNELS
 from pyro_vgpds.parameters import ParameterLike, ParameterModule
-from pyro_vgpds.registry import Registry, check_arguments
+from pyro_vgpds.parameters.declared import DeclaredParameters
+from pyro_vgpds.parameters.registry import Registry, check_arguments
 
 __all__ = [
     "Json", "build_declared", "build_kernel", "build_parameter", "describe_declared", "describe_kernel",

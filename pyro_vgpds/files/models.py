@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
@@ -26,12 +29,23 @@ from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.types import PathLike
 
 __all__ = [
-    "BAD_CONTENT", "FileFormatError", "build_model", "check_device_and_dtype", "convert_names", "convert_scale",
-    "describe_model", "load", "load_metadata", "pack_metadata", "save", "strip",
+    "FileFormatError", "build_model", "check_device_and_dtype", "convert_names", "convert_scale",
+    "describe_model", "load", "load_metadata", "pack_metadata", "reading", "save", "strip",
 ]  # fmt: skip
 
-#: what reading a header or tensors of unexpected content raises
-BAD_CONTENT = (LookupError, AttributeError, TypeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
+# what reading a header or tensors of unexpected content raises
+_BAD_CONTENT = (LookupError, AttributeError, TypeError, ValueError, RuntimeError, ArithmeticError, MemoryError)
+
+
+@contextmanager
+def reading(path: PathLike, what: str) -> Iterator[None]:
+    """A block that reads ``what`` from a header and tensors; unexpected content becomes a FileFormatError."""
+    try:
+        yield
+    except UnknownNameError as error:
+        raise FileFormatError(f"{path} {error}") from None
+    except _BAD_CONTENT as error:
+        raise FileFormatError(f"{path} does not describe {what}: {error!r}.") from None
 
 
 def save(
@@ -92,10 +106,8 @@ def load_metadata(path: PathLike) -> dict[str, object]:
     {'unit': 'cm'}
     """
     header, tensors = read_file(path, "model", "mixture", "ensemble")
-    try:
+    with reading(path, "metadata"):
         return _unpack_metadata(header, tensors)
-    except BAD_CONTENT as error:
-        raise FileFormatError(f"the metadata of {path} cannot be read: {error!r}.") from None
 
 
 def load(
@@ -122,15 +134,11 @@ def load(
     if header["kind"] != "model":
         what = {"mixture": "a mixture of several models", "ensemble": "an ensemble of several predictors"}
         raise FileFormatError(f"{path} holds {what[header['kind']]}. Use load_posterior.")
-    try:
+    with reading(path, "a model"):
         convert_scale(header, tensors)
         convert_names(header, tensors)
         data = build_data(header, tensors, device, dtype)
         return *build_model(header, tensors, data), data
-    except UnknownNameError as error:
-        raise FileFormatError(f"{path} {error}") from None
-    except BAD_CONTENT as error:
-        raise FileFormatError(f"{path} does not describe a model: {error!r}.") from None
 
 
 def check_device_and_dtype(device: torch.device | str | None, dtype: torch.dtype | None) -> None:

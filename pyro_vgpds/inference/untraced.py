@@ -28,8 +28,8 @@ from pyro_vgpds.mapping.group_terms import ValueAndGrads
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.parameter_gradients import add_to_parameter
 from pyro_vgpds.parameters import parameters_of
+from pyro_vgpds.parameters.gradients import add_to_parameter
 from pyro_vgpds.pyro_state import pyro_lock
 from pyro_vgpds.temporal.covariance import PathMoments, TemporalCovariance
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP

@@ -12,8 +12,8 @@ from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.forms import LinearForm, RBFForm, register_linear, register_rbf
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
 from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_inducing_cov, rbf_statistics
-from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters.gradients import view_of
 
 __all__ = ["ARDRBF", "ARDLinear", "ARDLinearValue", "ARDRBFValue"]
 

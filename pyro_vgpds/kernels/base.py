@@ -14,13 +14,13 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count, undefined
 from pyro_vgpds.data.durations import has_unit, in_seconds
-from pyro_vgpds.declared import DeclaredParameters
 from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.parameter_gradients import view_of
 from pyro_vgpds.parameters import ParameterLike, TimeLike
+from pyro_vgpds.parameters.declared import DeclaredParameters
+from pyro_vgpds.parameters.gradients import view_of
 
 __all__ = ["Kernel", "Product", "Sum"]
 
@@ -32,8 +32,8 @@ class Kernel(DeclaredParameters):
 
     Each parameter is positive, unless the kernel declares another constraint. It is given as a number or tensor
     (learned), or as a distribution or ``PyroSample`` (a prior);
-    :meth:`~pyro_vgpds.declared.DeclaredParameters.fix` stops it from being learned. If the data have dates, times such
-    as a period can be durations: ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``, ``datetime.timedelta`` or
+    :meth:`~pyro_vgpds.parameters.DeclaredParameters.fix` stops it from being learned. If the data have dates, times
+    such as a period can be durations: ``"24h"``, ``"7d"``, ``"1y"``, ``numpy.timedelta64``, ``datetime.timedelta`` or
     ``pandas.Timedelta``. A call of the module reads every parameter once and returns the kernel's value, so that one
     trace sees one draw of each. ``+`` and ``*`` combine kernels.
 
@@ -134,7 +134,7 @@ class Kernel(DeclaredParameters):
         return self
 
     def learn(self: K, *names: str) -> K:
-        """Undo :meth:`~pyro_vgpds.declared.DeclaredParameters.fix`, and return the kernel.
+        """Undo :meth:`~pyro_vgpds.parameters.DeclaredParameters.fix`, and return the kernel.
 
         :param names: the parameters. Default: all.
         :raises ValueError: if there is no such parameter.

@@ -17,7 +17,7 @@ from pyro_vgpds.kernels.constant import Bias, White
 from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic
-from pyro_vgpds.registry import Registry
+from pyro_vgpds.parameters.registry import Registry
 
 __all__ = ["KERNELS", "parse_kernel", "parse_mapping", "register_kernel"]
 

@@ -13,7 +13,7 @@ from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.columns import ByColumn
 from pyro_vgpds.likelihoods.families import Bernoulli, Binomial, Gaussian, NegativeBinomial, StudentT
 from pyro_vgpds.likelihoods.poisson import Poisson
-from pyro_vgpds.registry import Registry
+from pyro_vgpds.parameters.registry import Registry
 
 __all__ = ["LIKELIHOODS", "NAMED", "TEXTS", "parse_likelihood", "register_likelihood"]
 

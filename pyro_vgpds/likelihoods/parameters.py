@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch.distributions import constraints
 
 from pyro_vgpds.checks import check_flags
-from pyro_vgpds.declared import DeclaredParameters
 from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters.declared import DeclaredParameters
 
 __all__ = ["LikelihoodParameters"]
 

@@ -104,10 +104,6 @@ class ComponentPrediction(Outputs):
         """
         return self.with_outputs(expose(self.outputs, exposure, self))
 
-    def filled(self, observed: Tensor) -> ComponentPrediction:
-        """The same with known numbers (T, D), NaN elsewhere, that are returned unchanged."""
-        return ComponentPrediction(self.t, self.data, self.means, self.outputs, observed, self.parts)
-
     @property
     def _f(self) -> Tensor:
         """Function values (K, T, D) with these means."""

@@ -24,9 +24,9 @@ from pyro_vgpds.files.models import build_model, describe_model, strip
 from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
-from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
+from pyro_vgpds.prediction.predictor import Predictor
 
 __all__ = [
     "build_ensemble", "build_mixture", "build_posterior", "describe_ensemble", "describe_mixture",
@@ -185,13 +185,13 @@ def build_ensemble(
         build_data(about, strip(tensors, f"sequences.{k}."), device, dtype)
         for k, about in enumerate(header["sequences"])
     ]
-    members: list[Member] = []
+    members: list[Predictor] = []
     for i, about in enumerate(header["members"]):
         own = strip(tensors, f"member.{i}.")
         if about["kind"] == "model":
             members.append(build_posterior(about, own, data[about["of"]]))
         else:
-            members.append(cast("Member", _build(about, own, data, is_member=True)))
+            members.append(cast("Predictor", _build(about, own, data, is_member=True)))
     if len({member.data.num_base_outputs for member in members}) != 1:
         raise ValueError("all members must have the same outputs.")
     parts = unpack(header["combinations"], strip(tensors, "combination."))
@@ -215,7 +215,7 @@ def _plain(combination: Combination) -> dict[str, object]:
     }
 
 
-def _combination(about: dict[str, Any], member: Member) -> Combination:
+def _combination(about: dict[str, Any], member: Predictor) -> Combination:
     weights, given = checked(about["weights"], Tensor), about["calibration"]
     plain = Calibration.none(member.data.num_base_outputs)
     for field in fields(plain):

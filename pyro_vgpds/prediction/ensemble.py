@@ -24,9 +24,9 @@ from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.marginals import put_known
-from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -110,7 +110,7 @@ class EnsemblePrediction(Outputs):
         return draws
 
 
-class Ensemble:
+class Ensemble(Predictor):
     """Predictors of the same data as one, with weights and intervals that were chosen on held-out data.
 
     :func:`~pyro_vgpds.auto` and :meth:`Posterior.calibrate <pyro_vgpds.Posterior.calibrate>` make them. Methods are
@@ -131,7 +131,7 @@ class Ensemble:
     """
 
     def __init__(
-        self, members: Sequence[Member], combinations: Mapping[str, Combination], names: Sequence[str] | None = None
+        self, members: Sequence[Predictor], combinations: Mapping[str, Combination], names: Sequence[str] | None = None
     ) -> None:
         check_list("members", members, "a list of trained models")
         for member in members:
@@ -145,6 +145,7 @@ class Ensemble:
                 f"members, names and combinations are required, but got {len(self.members)}, {len(self.names)} and "
                 f"{len(self.combinations)} of them."
             )
+        self.data = self.members[0].data
         is_gaussian = all(getattr(member, "likelihood", None) is None for member in self.members)
         self.is_gaussian = is_gaussian and not any(each.is_pool for each in self.combinations.values())
         self.report: object | None = None
@@ -159,21 +160,6 @@ class Ensemble:
         tasks = ", ".join(self.combinations)
         return f"Ensemble({counted(len(self.members), 'member')} of {self.data}, calibrated to {tasks})"
 
-    @property
-    def data(self) -> Sequences:
-        """The training sequences."""
-        return self.members[0].data
-
-    @property
-    def num_outputs(self) -> int:
-        """D, the number of outputs."""
-        return self.data.num_base_outputs
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Names of the outputs, if the data have names."""
-        return self.data.base_columns
-
     def combination(self, task: str) -> Combination:
         """Weights and calibration for a task, or those of the first task if it has none.
 
@@ -184,7 +170,6 @@ class Ensemble:
         return self.combinations.get(task, next(iter(self.combinations.values())))
 
     def impute(self, *, fill: bool = True) -> EnsemblePrediction | MixturePrediction:
-        """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
         check_flags(fill=fill)
         seen = base_outputs(self.data)
         return self._combine("impute", [member.impute(fill=fill) for member in self._used("impute")], seen, fill)
@@ -192,7 +177,6 @@ class Ensemble:
     def forecast(
         self, t: ArrayLike, sequence: OneSequence | Default = ONLY, *, given: ArrayLike | None = None
     ) -> EnsemblePrediction | MixturePrediction:
-        """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
         members = self._used("forecast")
         if given is None:
             return self._combine("forecast", [member.forecast(t, sequence) for member in members])
@@ -211,7 +195,6 @@ class Ensemble:
         fill: bool = False,
         progress: CountLike = False,
     ) -> EnsemblePrediction | MixturePrediction:
-        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         check_flags(fill=fill)
         check_progress(progress)
         seen = base_outputs(read_new_data(t, y, self.data))
@@ -222,11 +205,6 @@ class Ensemble:
         ]
         return self._combine("reconstruct", found, seen, fill)
 
-    def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:
-        """As :meth:`Posterior.generate <pyro_vgpds.Posterior.generate>`: draws (num_samples, T, D)."""
-        check_count("num_samples", num_samples)
-        return self.forecast(t, sequence).sample(num_samples)
-
     def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Ensemble:
         """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`; weights and calibration stay."""
         return Ensemble([m.condition(data, sequences) for m in self.members], self.combinations, self.names)
@@ -235,7 +213,7 @@ class Ensemble:
         """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; weights and calibration stay."""
         return Ensemble([m.extended(t, y, sequence) for m in self.members], self.combinations, self.names)
 
-    def _used(self, task: str) -> list[Member]:
+    def _used(self, task: str) -> list[Predictor]:
         """Members with a weight: the others need not predict."""
         used = self.combination(task).used.tolist()
         return [member for member, use in zip(self.members, used, strict=True) if use]

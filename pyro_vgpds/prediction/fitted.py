@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,17 +30,20 @@ from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.site_gp import SiteGP
-from pyro_vgpds.prediction.arguments import read_scale, read_variance
+from pyro_vgpds.prediction.arguments import SequenceLike, read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
 from pyro_vgpds.prediction.outputs import check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
+from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for
-from pyro_vgpds.types import ArrayLike
+from pyro_vgpds.training.progress import CountLike
+from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["FittedModel", "Origin", "predict_with"]
 
@@ -58,7 +62,7 @@ class Origin(NamedTuple):
     residual: Kernel | None
 
 
-class FittedModel:
+class FittedModel(Predictor):
     """The common part of all predictions of a trained model; arguments as in :class:`~pyro_vgpds.Posterior`.
 
     :ivar bound: the lower bound on log p(Y) after training.
@@ -111,7 +115,7 @@ class FittedModel:
                 summary = summary.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
                 likelihood = likelihood.replaced(noise_variance=noise, scale=scale)
-            self.training = Training(q, likelihood, data, summary)
+            self.data, self.training = data, Training(q, likelihood, data, summary)
             self.encode = guide.frozen_encoder() if isinstance(guide, AmortizedOpperArchambeau) else None
             self._compute()
 
@@ -162,25 +166,24 @@ class FittedModel:
             return None if q is None else correlations_of(q, self.inducing, rows)
 
     @property
-    def data(self) -> Sequences:
-        """The training sequences."""
-        return self.training.data
-
-    @property
-    def num_outputs(self) -> int:
-        """D, the number of outputs."""
-        return self.data.num_base_outputs
-
-    @property
-    def columns(self) -> list[str] | None:
-        """Names of the outputs, if the data have names."""
-        return self.data.base_columns
-
-    @property
     def likelihood(self) -> LikelihoodValue | None:
         """The likelihood of outputs that are not Gaussian, at its parameters; None for Gaussian outputs."""
         mapping = self.training.likelihood
         return mapping.outputs if isinstance(mapping, SiteGP) else None
+
+    @abstractmethod
+    def reconstruct(
+        self,
+        t: DataLike,
+        y: DataLike,
+        sequence: SequenceLike = None,
+        *,
+        fill: bool = False,
+        include_noise: bool = True,
+        solver: Solver | None = None,
+        progress: CountLike = False,
+    ) -> Reconstruction:
+        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
         """Raise a ValueError that names the first output of ``name`` that is not possible under the likelihood."""

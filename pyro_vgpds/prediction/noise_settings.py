@@ -20,11 +20,12 @@ from pyro_vgpds.kernels import Bias, Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.prediction.arguments import SequenceLike
 from pyro_vgpds.prediction.combination import Combination, find_limits
+from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.fitted import predict_with
+from pyro_vgpds.prediction.fitted import FittedModel, predict_with
 from pyro_vgpds.prediction.intervals import calibrate_intervals
-from pyro_vgpds.prediction.member import TrainedMember
 from pyro_vgpds.prediction.outputs import Outputs
+from pyro_vgpds.prediction.predictions import Prediction
 from pyro_vgpds.prediction.solver import Solver, check_solver
 from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
@@ -39,7 +40,7 @@ _LEAST = 0.1  # autocorrelation below which residuals count as white
 _SMOOTH_SHARE, _SMOOTH_STEPS = 0.8, 2.0  # share and lengthscale, in frames, of smooth residuals
 _MOST = 4e10  # multiplications that the correlation of residuals may take
 _QUICK = Solver(num_starts=1, num_steps=60)
-P = TypeVar("P", bound=TrainedMember)
+P = TypeVar("P", bound=FittedModel)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ TRAINED = NoiseSettings()
 
 def calibrated(posterior: P, split: Split) -> Ensemble:
     """The posterior with the best settings and with calibrated intervals for the task of a split of its data."""
-    blind = posterior.condition(split.train, list(split.kept))
-    settings, found = choose_settings(blind, split)  # type: ignore[type-var]
+    blind = condition(posterior, split.train, list(split.kept))
+    settings, found = choose_settings(blind, split)
     member = apply_settings(posterior, settings)
     weights = torch.ones(1, posterior.num_outputs, dtype=torch.float64)
     entries = Entries.of([split], posterior.data)
@@ -108,7 +109,7 @@ def choose_settings(posterior: P, split: Split) -> tuple[NoiseSettings, HeldOut]
 class _Quick:
     """A model that reconstructs with fewer steps, which is enough to compare settings."""
 
-    def __init__(self, posterior: TrainedMember) -> None:
+    def __init__(self, posterior: FittedModel) -> None:
         self.impute, self.forecast, self._reconstruct = posterior.impute, posterior.forecast, posterior.reconstruct
 
     def reconstruct(self, t: DataLike, y: DataLike, sequence: SequenceLike = None) -> Outputs:
@@ -121,23 +122,27 @@ def apply_settings(posterior: P, settings: NoiseSettings) -> P:
         return posterior
     noise = posterior.origin.noise_variance
     if settings.noise is not None:
-        noise = settings.noise * (posterior.noise_variance + posterior.residual_variance())
-    return predict_with(posterior, noise_variance=noise, residual=settings.kernel())  # type: ignore[type-var]
+        noise = settings.noise * (posterior.noise_variance + residual_variance(posterior))
+    return predict_with(posterior, noise_variance=noise, residual=settings.kernel())
 
 
-def residual_variance(posterior: TrainedMember) -> Tensor:
+def residual_variance(posterior: FittedModel) -> Tensor:
     """Mean squared residual of each output at the training frames, (D,)."""
-    data = posterior.data
-    fitted, total = posterior.impute(fill=False, include_noise=False), data.times.t.new_zeros(posterior.num_outputs)
+    data, total = posterior.data, posterior.data.times.t.new_zeros(posterior.num_outputs)
     with torch.no_grad():
-        for rows, index, mean, _ in fitted.blocks():
+        for rows, index, mean, _ in _function(posterior).blocks():
             part = data.read(int(index.min()), int(index.max()) + 1)[rows, index - index.min()]
             total[index] += torch.nan_to_num(part - mean, nan=0.0).square().sum(0)
     return total / data.output_counts[: len(total)].clamp_min(1)
 
 
+def _function(posterior: FittedModel) -> Prediction:
+    """The outputs at the training frames without their noise."""
+    return posterior.predict(posterior.data.times.t, posterior.q, posterior.inducing, include_noise=False)
+
+
 def hidden_variance(
-    posterior: TrainedMember,
+    posterior: FittedModel,
     share: float = 0.5,
     num_sequences: int = 8,
     num_frames: int = 250,
@@ -178,7 +183,7 @@ def hidden_variance(
     return torch.where(count > 0, total / count.clamp_min(1.0), relative * variance)
 
 
-def _proposals(posterior: TrainedMember, split: Split) -> list[NoiseSettings]:
+def _proposals(posterior: FittedModel, split: Split) -> list[NoiseSettings]:
     found = [TRAINED]
     cheap = _is_cheap(posterior.data)
     correlated = _residual(posterior) if cheap else None
@@ -200,10 +205,10 @@ def _is_cheap(data: Sequences) -> bool:
     return patterns * sum(n**3 for n in data.lengths) <= _MOST
 
 
-def _residual(posterior: TrainedMember) -> tuple[float, float] | None:
+def _residual(posterior: FittedModel) -> tuple[float, float] | None:
     """The correlated share of the training residuals and its lengthscale; None if they are white."""
     data = posterior.data
-    left = base_outputs(data) - posterior.impute(fill=False, include_noise=False).mean
+    left = base_outputs(data) - _function(posterior).mean
     left = left / left.nan_to_num(0.0).square().mean(0).sqrt().clamp_min(1e-300)
     near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
     if not near > _LEAST:

@@ -17,6 +17,7 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import part_of
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -24,7 +25,7 @@ from pyro_vgpds.types import ArrayLike, DataLike
 __all__ = ["PosteriorMixture"]
 
 
-class PosteriorMixture:
+class PosteriorMixture(Predictor):
     """Models that were trained on the same data from different starts, with different kernels or sizes, as one.
 
     If the start matters more than the settings, the average of several models predicts better than each of them. The
@@ -48,6 +49,7 @@ class PosteriorMixture:
         if not self.posteriors or not all(isinstance(p, Posterior) for p in self.posteriors):
             raise ValueError("posteriors must be a list of at least one Posterior.")
         first = self.posteriors[0]
+        self.data = first.data
         for i, other in enumerate(self.posteriors):
             _check_same(first, other, f"posteriors[{i}]")
         count = len(self.posteriors)
@@ -61,15 +63,12 @@ class PosteriorMixture:
         return MixturePrediction([getattr(p, method)(*args, **options) for p in self.posteriors], self.weights)
 
     def forecast(self, t: ArrayLike, *args: Any, **options: Any) -> MixturePrediction:
-        """As :meth:`Posterior.forecast <pyro_vgpds.Posterior.forecast>`."""
         return self._each("forecast", t, *args, **options)
 
     def impute(self, **options: Any) -> MixturePrediction:
-        """As :meth:`Posterior.impute <pyro_vgpds.Posterior.impute>`."""
         return self._each("impute", **options)
 
     def reconstruct(self, t: DataLike, y: DataLike, *args: Any, **options: Any) -> MixturePrediction:
-        """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
         progress, count = options.pop("progress", False), len(self.posteriors)
         found = [
             p.reconstruct(t, y, *args, progress=part_of(progress, i, count), **options)
@@ -86,17 +85,10 @@ class PosteriorMixture:
         longer = [p.extended(t, y, *args, **options) for p in self.posteriors]
         return PosteriorMixture(longer, self.weights.tolist())
 
-    @property
-    def data(self) -> Sequences:
-        """The training sequences."""
-        return self.posteriors[0].data
-
     def generate(
         self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None, *, include_noise: bool = True
     ) -> Tensor:
-        """Draws of whole sequences, (num_samples, T, D), each from one model. Arguments as in :meth:`Posterior.generate
-        <pyro_vgpds.Posterior.generate>`.
-        """
+        """As :meth:`Posterior.generate <pyro_vgpds.Posterior.generate>`; each draw is from one model."""
         return self.forecast(t, sequence, include_noise=include_noise).sample(num_samples)
 
     def log_density(self, t: DataLike, y: DataLike, *, solver: Solver | None = None) -> Tensor:
@@ -107,7 +99,7 @@ class PosteriorMixture:
         return torch.logsumexp(terms + self.weights.log(), -1)
 
     def __repr__(self) -> str:
-        return f"PosteriorMixture({counted(len(self.posteriors), 'model')} of {self.posteriors[0].data})"
+        return f"PosteriorMixture({counted(len(self.posteriors), 'model')} of {self.data})"
 
 
 def _check_same(first: Posterior, other: Posterior, name: str) -> None:

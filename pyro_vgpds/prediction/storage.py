@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from pyro_vgpds.files.container import FileFormatError, UnknownNameError, read_file, write_file
+from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
-from pyro_vgpds.files.models import BAD_CONTENT, check_device_and_dtype, convert_names, convert_scale, pack_metadata
+from pyro_vgpds.files.models import check_device_and_dtype, convert_names, convert_scale, pack_metadata, reading
 from pyro_vgpds.prediction.descriptions import (
     build_ensemble,
     build_mixture,
@@ -85,14 +85,10 @@ def load_posterior(
     """
     check_device_and_dtype(device, dtype)
     header, tensors = read_file(path, "model", "mixture", "ensemble")
-    try:
+    with reading(path, "a posterior"):
         convert_names(header, tensors)
         if header["kind"] == "model":
             convert_scale(header, tensors)
             return build_posterior(header, tensors, build_data(header, tensors, device, dtype))
         build = build_mixture if header["kind"] == "mixture" else build_ensemble
         return build(header, tensors, device, dtype)
-    except UnknownNameError as error:
-        raise FileFormatError(f"{path} {error}") from None
-    except BAD_CONTENT as error:
-        raise FileFormatError(f"{path} does not describe a posterior: {error!r}.") from None

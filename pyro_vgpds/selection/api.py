@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import cast
 
 from torch import Tensor
 
@@ -26,20 +25,18 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
-from pyro_vgpds.evaluation.splits import HeldOut, check_hidden, check_task
+from pyro_vgpds.evaluation.splits import HeldOut, check_hidden, check_task, default_task
 from pyro_vgpds.prediction.combination import find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
-from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
 from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
-from pyro_vgpds.selection.horizon import tested_horizon
 from pyro_vgpds.selection.jobs import workplace
 from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
 from pyro_vgpds.selection.pooling import choose_pool
-from pyro_vgpds.selection.problem import Problem
+from pyro_vgpds.selection.problem import Problem, tested_horizon
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
 from pyro_vgpds.selection.race import Outcome, race
@@ -89,7 +86,7 @@ def auto(
     :param data: the training sequences.
     :param task: what will be predicted: ``"impute"`` (missing entries of these sequences), ``"reconstruct"`` (hidden
         columns of new or partly observed frames) or ``"forecast"``. Default: ``"reconstruct"`` if ``hidden`` is given,
-        ``"impute"`` if something is missing, else ``"forecast"``.
+        ``"impute"`` if something is missing and no ``horizon`` is given, else ``"forecast"``.
     :param likelihood: of the outputs, if they are not Gaussian: a name, a likelihood, or a dictionary from these to
         columns, as in :meth:`VGPDS.from_data <pyro_vgpds.VGPDS.from_data>`. It stays as it is.
     :param candidates: models to try. Default: a short list that suits the data and the task.
@@ -131,7 +128,7 @@ def auto(
     check_texts("baselines", baselines, optional=True)
     check_list("candidates", candidates, "a list of Configuration", optional=True)
     if task is None:
-        task = "reconstruct" if hidden is not None else "impute" if data.num_missing else "forecast"
+        task = default_task(data, horizon, hidden)
     check_task(task)
     if not isinstance(seconds, float) or seconds != math.inf:
         check_number("seconds", seconds, "positive", lambda value: value > 0.0)
@@ -178,9 +175,7 @@ def auto(
         if refit:
             watch.final([trial.name for trial in kept])
         members = place.finals(kept) if refit else [trial.predictor for trial in kept]
-    ensemble = Ensemble(
-        cast("list[Member]", members), {task: choice.combination.take(used)}, [trial.name for trial in kept]
-    )
+    ensemble = Ensemble(members, {task: choice.combination.take(used)}, [trial.name for trial in kept])
     ensemble.report = _report(task, [name_of(candidate) for candidate in todo], outcome, choice, scale)
     return ensemble
 

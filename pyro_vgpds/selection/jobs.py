@@ -27,13 +27,13 @@ from typing import TypeVar
 import torch
 
 from pyro_vgpds.files.container import FileFormatError
+from pyro_vgpds.files.processes import is_running
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.process_status import is_running
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.trials import (
     Candidate,
-    Predictor,
     Trial,
     finish,
     load_member,

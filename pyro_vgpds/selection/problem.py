@@ -6,25 +6,29 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from pyro_vgpds.checks import check_count, check_horizon, check_seed
+from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, check_hidden, check_task, count_gaps, hold_out
-from pyro_vgpds.files.container import FileFormatError, read_file, write_file
+from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.files.data import build_data, describe_data
-from pyro_vgpds.files.models import BAD_CONTENT
+from pyro_vgpds.files.models import reading
 from pyro_vgpds.formatting import counted
+from pyro_vgpds.inference.data_checks import user_stacklevel
 from pyro_vgpds.selection.outputs import LikelihoodLike, pack_outputs, unpack_outputs
 from pyro_vgpds.version import __version__
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "tested_horizon"]
 
 _ORIGINS = 4  # of forecasts
 _SHARE = 0.25  # of the frames that all origins together may remove from the training data
 _PARTS = 4  # held-out parts of other tasks, at the most
+_TRAINED = 3  # training frames that hold_out needs
 _LEAST = 3  # observed entries that each column needs before the origin of a forecast
 _GAPS = 16.0  # that all parts together should have: the entries of one gap have similar errors
 _OUTPUTS = 50.0  # further outputs with whose errors a gap of missing entries counts as one more
@@ -147,7 +151,7 @@ class Problem:
         :raises FileFormatError: if the file is damaged or has unexpected content.
         """
         header, tensors = read_file(path, "comparison")
-        try:
+        with reading(path, "a comparison"):
             task, horizon, seed, origins, hidden, outputs = (
                 header["comparison"][name] for name in ("task", "horizon", "seed", "origins", "hidden", "likelihood")
             )
@@ -159,5 +163,26 @@ class Problem:
             data = build_data(header, tensors)
             hidden = check_hidden(hidden, data, task)
             return cls(data, task, horizon, seed, origins, unpack_outputs(outputs), hidden)
-        except BAD_CONTENT as error:
-            raise FileFormatError(f"{path} does not describe a comparison: {error!r}.") from None
+
+
+def tested_horizon(data: Sequences, horizon: int) -> int:
+    """``horizon``, but at most half of the longest sequence, to its last observed frame, with a warning.
+
+    Candidates that are trained on less than they predict say little about those that are trained on all frames. A
+    horizon that leaves no training frames at all stays, and is an error of
+    :func:`~pyro_vgpds.evaluation.hold_out`.
+    """
+    seen = base_outputs(data).isfinite().any(1).split(data.lengths)
+    frames = max(int(part.nonzero()[-1:].sum()) + 1 for part in seen)
+    most = frames // 2
+    if horizon <= most or horizon > frames - _TRAINED:
+        return horizon
+    warnings.warn(
+        f"horizon={horizon} leaves {frames - horizon} of the {frames} frames of the longest sequence to train the "
+        f"candidates that are compared, fewer than they predict. They are compared with horizon={most} instead, which "
+        "is the most that these data allow. The result is trained on all frames and forecasts as far as you ask, but "
+        f"its errors and intervals more than {most} frames ahead were not tested.",
+        UserWarning,
+        stacklevel=user_stacklevel(),
+    )
+    return most

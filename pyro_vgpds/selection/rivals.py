@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
 from pyro_vgpds.baselines.autoregression import is_even
+from pyro_vgpds.baselines.gaps import Filled
 from pyro_vgpds.baselines.pca import choose_components
 from pyro_vgpds.baselines.regression import choose_penalty
 from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
@@ -21,8 +22,6 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
 
 __all__ = ["RIVALS", "Rival", "choose_setting", "find_period", "make_rival"]
-
-Filled = Tensor | list[Tensor]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_settings, choose_settings
 from pyro_vgpds.prediction.posterior import Posterior
+from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
@@ -33,20 +34,10 @@ from pyro_vgpds.selection.rivals import choose_setting, make_rival
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
-    "Candidate",
-    "Predictor",
-    "Trial",
-    "finish",
-    "load_member",
-    "load_trial",
-    "name_of",
-    "save_member",
-    "save_trial",
-    "try_out",
-]
+    "Candidate", "Trial", "finish", "load_member", "load_trial", "name_of", "save_member", "save_trial", "try_out",
+]  # fmt: skip
 
 Candidate = str | Configuration  #: the name of a baseline, or a model
-Predictor = Posterior | BaselinePosterior
 
 _BASELINE_WORK = 100.0  # multiply-adds for each number of the data, between two small operations of a baseline
 
@@ -225,4 +216,4 @@ def save_member(path: Path, member: Predictor, metadata: dict[str, object] | Non
 
 def load_member(path: Path) -> Predictor:
     """The predictor that :func:`save_member` or :func:`save_trial` wrote."""
-    return cast("Predictor", cast("Ensemble", load_posterior(path)).members[0])
+    return cast("Ensemble", load_posterior(path)).members[0]

@@ -24,7 +24,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf, stacked
 from pyro_vgpds.linalg import broadcast_shapes, default_jitter
-from pyro_vgpds.parameter_gradients import log_parameter_of
+from pyro_vgpds.parameters.gradients import log_parameter_of
 from pyro_vgpds.temporal import recursions
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.linalg import default_jitter
-from pyro_vgpds.parameter_gradients import has_hooks
+from pyro_vgpds.parameters.gradients import has_hooks
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits

@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from pyro_vgpds.parameter_gradients import log_parameter_of
 from pyro_vgpds.parameters import modules_of
+from pyro_vgpds.parameters.gradients import log_parameter_of
 from pyro_vgpds.temporal.fused import Frames
 from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource, diagonal_path, markov_path
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pyro_vgpds import Sequences
-from pyro_vgpds.evaluation.independence import independent_outputs
+from pyro_vgpds.evaluation.entries import independent_outputs
 
 
 def walks(copies, noise=0.0, frames=300, sequences=1, seed=0):

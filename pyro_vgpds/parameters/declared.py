@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from torch.distributions import constraints
 
 from pyro_vgpds.checks import check_kind
-from pyro_vgpds.parameters import ParameterLike, ParameterModule, TimeLike
+from pyro_vgpds.parameters.module import ParameterLike, ParameterModule, TimeLike
 
 __all__ = ["DeclaredParameters"]
 

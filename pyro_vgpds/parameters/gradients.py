@@ -15,7 +15,7 @@ def view_of(view: Tensor, value: Tensor) -> Tensor:
     :param value: the value.
 
     >>> from pyro_vgpds.kernels import RBF
-    >>> from pyro_vgpds.parameter_gradients import view_of
+    >>> from pyro_vgpds.parameters.gradients import view_of
     >>> kernel = RBF()
     >>> value = kernel.variance
     >>> view_of(value.unsqueeze(-1), value).log_parameter() is kernel.variance_unconstrained

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pyro_vgpds import process_status
-from pyro_vgpds.process_status import is_running
+from pyro_vgpds.files import processes
+from pyro_vgpds.files.processes import is_running
 
 
 def test_running_and_ended_processes():
@@ -68,7 +68,7 @@ def test_windows_is_asked_without_ending_a_process(monkeypatch):
     kernel32 = Kernel32({12: 259, 16: 0}, denied=[4])
     monkeypatch.setattr(os, "kill", None)
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(process_status.ctypes, "WinDLL", lambda name, use_last_error: kernel32, raising=False)
-    monkeypatch.setattr(process_status.ctypes, "get_last_error", lambda: kernel32.error, raising=False)
+    monkeypatch.setattr(processes.ctypes, "WinDLL", lambda name, use_last_error: kernel32, raising=False)
+    monkeypatch.setattr(processes.ctypes, "get_last_error", lambda: kernel32.error, raising=False)
     assert [is_running(pid) for pid in (12, 16, 4, 20)] == [True, False, True, False]
     assert kernel32.open == []

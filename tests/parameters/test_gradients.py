@@ -4,7 +4,7 @@
 import torch
 
 from pyro_vgpds.kernels import RBF
-from pyro_vgpds.parameter_gradients import add_to_parameter, view_of
+from pyro_vgpds.parameters.gradients import add_to_parameter, view_of
 
 
 def check(parameter, value, gradient):
