@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_rate
+from pyro_vgpds.inference.direct import PlainModel, is_plain
 from pyro_vgpds.inference.distributed_elbo import column_communicator_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
 from pyro_vgpds.linalg import with_own_gradient
@@ -104,10 +105,14 @@ class NaturalGradient:
     def _current(self) -> OpperArchambeau:
         """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
         args, kwargs = self._call
-        with torch.no_grad(), own_store():
-            self.guide.median(*args, **kwargs)
-            prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
-            return self.guide.make_posterior(prior)
+        guide = self.guide
+        with torch.no_grad():
+            if not kwargs and is_plain(guide.model, guide, *args):
+                return guide.make_posterior(cast("PlainModel", guide.model).path_prior(args[0]))
+            with own_store():
+                guide.median(*args, **kwargs)
+                prior: Any = guide.get_traces()[0].nodes["x"]["fn"]
+                return guide.make_posterior(prior)
 
     def write(self) -> None:
         """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""
