@@ -11,6 +11,7 @@ from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.trace_struct import Trace
 
 from pyro_vgpds.checks import check_callable
+from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.distributed_elbo import (
     column_communicator_of,
     communicator_of,
@@ -26,7 +27,7 @@ from pyro_vgpds.mapping.latent_gp import CollapsedOutputs
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.pyro_state import pyro_lock
 
-__all__ = ["Collapsed_ELBO"]
+__all__ = ["Collapsed_ELBO", "run_programs"]
 
 #: steps of Pyro's evaluation that a subclass may define, and that evaluations without a trace would skip
 _STEPS = ("_get_trace", "_get_traces", "_get_vectorized_trace", "_differentiable_loss_particle")
@@ -150,3 +151,24 @@ class Collapsed_ELBO(TraceMeanField_ELBO):
         if all(sites is not other for other in self._sites):
             sites.clear()  # evaluations before this one whose gradients were not used
             self._sites += (sites,)
+
+
+def run_programs(guide: Callable[..., object], data: Sequences) -> None:
+    """Run a guide and its model as :class:`Collapsed_ELBO` does, without computing the bound: afterwards all parameters
+    and the traces of the guide exist.
+
+    :param guide: a guide messenger, which calls its model.
+    :param data: the sequences, of which several processes may each have a part.
+    """
+
+    def run() -> float:
+        with pyro_lock(), IntegrateMessenger() as messenger:
+            guide(data)
+        messenger.check()
+        return 0.0
+
+    with torch.no_grad():
+        if data.communicator.size == 1:
+            run()
+        else:
+            distributed_loss(data.communicator, guide, run)

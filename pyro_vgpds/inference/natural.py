@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.distributed_elbo import column_communicator_of
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.inference.untraced import UntracedModel, can_skip_trace
 from pyro_vgpds.linalg import with_own_gradient
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
@@ -104,10 +105,14 @@ class NaturalGradient:
     def _current(self) -> OpperArchambeau:
         """q(X) on the prior at the guide's medians: η and mean_bar of one draw of the hyperparameters fit no other."""
         args, kwargs = self._call
-        with torch.no_grad(), own_store():
-            self.guide.median(*args, **kwargs)
-            prior: Any = self.guide.get_traces()[0].nodes["x"]["fn"]
-            return self.guide.make_posterior(prior)
+        guide = self.guide
+        with torch.no_grad():
+            if not kwargs and can_skip_trace(guide.model, guide, *args):
+                return guide.make_posterior(cast("UntracedModel", guide.model).path_prior(args[0]))
+            with own_store():
+                guide.median(*args, **kwargs)
+                prior: Any = guide.get_traces()[0].nodes["x"]["fn"]
+                return guide.make_posterior(prior)
 
     def write(self) -> None:
         """Set ``guide.mean_bar`` and ``guide.lam`` from η and λ."""

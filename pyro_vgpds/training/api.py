@@ -17,11 +17,12 @@ from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.inference.distributed_elbo import check_same
-from pyro_vgpds.inference.elbo import Collapsed_ELBO
+from pyro_vgpds.inference.elbo import Collapsed_ELBO, run_programs
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.inference.subsampling import Subsampled
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.output_sites import sites_of
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
 from pyro_vgpds.threads import bound_work, sizes_work, threads_for
 from pyro_vgpds.training.batch_fit import BatchOptions
@@ -206,9 +207,13 @@ def _prepared(model: PyroModule, guide: OpperArchambeauGuide, data: Sequences) -
     names, and with the threads for this problem.
     """
     with own_store():
-        with threads_for(sizes_work(model, data)), torch.no_grad():  # the gradients of the bound come with its value
+        with threads_for(sizes_work(model, data)):
             try:
-                Collapsed_ELBO().loss(model, guide, data)  # creates the parameters that are created late
+                if sites_of(model) is None:
+                    run_programs(guide, data)  # creates the parameters that are created late
+                else:
+                    with torch.no_grad():
+                        Collapsed_ELBO().loss(model, guide, data)  # also creates the factors of the outputs
             except NumericalError as error:
                 raise NumericalError(f"{NO_START} {error}") from error
         check_same(data.communicator, model, guide, data.column_communicator.size > 1)
