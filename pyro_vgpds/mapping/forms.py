@@ -86,6 +86,7 @@ def linear_form(kernel: object) -> LinearForm | None:
 def rbf_form(kernel: object) -> RBFForm | None:
     """The parameters of a squared exponential kernel value, with or without a constant; None if it is another one.
 
+    >>> from pyro_vgpds.kernels import ARDRBF, Bias
     >>> from pyro_vgpds.mapping.forms import rbf_form
     >>> rbf_form((ARDRBF(2.0, [1.0]) + Bias(0.5))()).constant.item()
     0.5

@@ -17,8 +17,8 @@ from torch import Tensor
 from pyro_vgpds.compiled import address, open_library
 
 __all__ = [
-    "Covariance", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients", "rbf_covariance",
-    "rbf_gradients", "spectrum_terms", "whitened",
+    "Covariance", "GroupStatistics", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients",
+    "rbf_covariance", "rbf_gradients", "spectrum_terms", "whitened",
 ]  # fmt: skip
 
 _MOST = 256  # inducing variables up to which the matrices fit the cache
@@ -35,6 +35,16 @@ class Covariance(NamedTuple):
     def of(cls, factor: Tensor) -> Covariance:
         """From L."""
         return cls(factor @ factor.mT, torch.cholesky_inverse(factor), factor)
+
+
+class GroupStatistics(NamedTuple):
+    """The statistics of C groups of outputs, of which the terms of the bound are functions."""
+
+    psi0: Tensor  #: (C,)
+    v: Tensor  #: Ψ1ᵀY, (C, M, W). If outputs share β, only v vᵀ matters, and W may be less than their number
+    psi2: Tensor  #: (C, M, M), or panels (C, S)
+    beta: Tensor  #: (C, W), or (C, 1) if the outputs of each group share it
+    outputs: Tensor  #: the number of outputs that each β stands for, as β
 
 
 class Terms(NamedTuple):
@@ -159,12 +169,11 @@ def whitened(factor: Tensor, matrices: Tensor) -> Tensor:
     return result
 
 
-def spectrum_terms(
-    e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
-) -> Terms:
-    """The terms of C groups from eigenvalues e (C, M), increasing, and eigenvectors u (C, M, M) of L⁻¹ Ψ2 L⁻ᵀ. Others
-    as in :func:`~pyro_vgpds.mapping.group_terms.eigen_terms`.
+def spectrum_terms(e: Tensor, u: Tensor, factor: Tensor, groups: GroupStatistics, wanted: bool) -> Terms:
+    """The terms of groups from L and the eigenvalues e (C, M), increasing, and eigenvectors u (C, M, M) of L⁻¹ Ψ2 L⁻ᵀ;
+    :func:`~pyro_vgpds.mapping.group_terms.eigen_terms` has the equations. Ψ2 itself is not read.
     """
+    psi0, v, _, beta, count = groups
     (c, m, w), rates = v.shape, beta.shape[-1]
     given = [x.contiguous() for x in (e, u, factor, psi0, v, beta, count)]
     values, g_psi0 = v.new_empty(2, c)
