@@ -18,7 +18,7 @@ from torch import Tensor
 from pyro_vgpds.compiled import chunks, open_library, run
 from pyro_vgpds.kernels import programs
 from pyro_vgpds.temporal import chains, tiles
-from pyro_vgpds.temporal.fused import Frames
+from pyro_vgpds.temporal.markov_autograd import Frames
 
 __all__ = ["Passes", "is_available", "natural_step", "passes_of"]
 
