@@ -106,7 +106,9 @@ def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Te
     return _loops(a, q, layout, white, x).undraw(white, x)
 
 
-def _solve_grad(ctx: _Pass, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+def _solve_grad(
+    ctx: _Pass, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
     """The gradients in a, q, η and λ of the mean and b."""
     # b = η − λ mean, and d mean = W dK_f b − S dΛ mean + S dη with W = I − S Λ
     a, q, lam, mean, b = ctx.saved_tensors[:5]
@@ -145,7 +147,7 @@ class _Posterior(torch.autograd.Function):
         assert g_mean is not None
         assert g_b is not None
         more_a, more_q, g_eta, more_lam = _solve_grad(ctx, g_mean, g_b, tuple(kept))
-        if more_a is not None:
+        if more_a is not None and more_q is not None:
             g_a, g_q = g_a + more_a, g_q + more_q
         return g_a, g_q, None, g_eta, g_lam + more_lam
 
