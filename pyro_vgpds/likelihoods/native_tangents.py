@@ -12,14 +12,11 @@ width w = νσ², the power k = −(ν + 1)/2 and r = E(f − y)²:
 
 from __future__ import annotations
 
-import ctypes
-import functools
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import Library
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.types import Context
 
@@ -28,17 +25,14 @@ __all__ = ["different_counts", "is_compiled", "logistic", "negative_binomial_sit
 _MANY = 4  # frames for each count from which on a table of log-gamma functions takes less time
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._tangents",
-        tangents_logistic=[number, *[pointer] * 2, real, *[pointer] * 2],
-        tangents_student=[*[number] * 2, *[pointer] * 6, real, *[pointer] * 4],
-        tangents_negative_binomial=[*[number] * 3, *[pointer] * 7],
-        tangents_dispersion_gradients=[*[number] * 3, *[pointer] * 6, number, pointer],
-        tangents_student_gradients=[*[number] * 2, *[pointer] * 3, real, *[pointer] * 5, number, pointer],
-    )
+_library = Library(
+    f"{__package__}._tangents",
+    tangents_logistic="n pp r pp",
+    tangents_student="nn pppppp r pppp",
+    tangents_negative_binomial="nnn ppppppp",
+    tangents_dispersion_gradients="nnn pppppp n p",
+    tangents_student_gradients="nn ppp r ppppp n p",
+)
 
 
 def is_compiled(y: Tensor, state: Tensor) -> bool:
@@ -57,7 +51,7 @@ def is_compiled(y: Tensor, state: Tensor) -> bool:
 
 
 def _call(name: str, *arguments: Tensor | float) -> None:
-    getattr(_library(), f"tangents_{name}")(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
+    _library.function(f"tangents_{name}")(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments))
 
 
 def logistic(y: Tensor, state: Tensor, least: float) -> Tensor:

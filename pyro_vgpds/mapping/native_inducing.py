@@ -7,14 +7,12 @@ small. ``_inducing.c`` has the equations.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, open_library
+from pyro_vgpds.compiled import Library
 
 __all__ = [
     "Covariance", "GroupStatistics", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients",
@@ -58,25 +56,22 @@ class Terms(NamedTuple):
     beta: Tensor | None = None  #: as β
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._inducing",
-        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 3 + [pointer] * 4,
-        inducing_decay=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer],
-        inducing_gradients=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 5,
-        inducing_joint_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 9,
-        inducing_whiten=[number] * 2 + [pointer] * 3,
-        inducing_spectrum=[number] * 4 + [pointer] * 13,
-        inducing_sandwich=[number] + [pointer] * 3,
-    )
+_library = Library(
+    f"{__package__}._inducing",
+    inducing_covariance="nn pp rrr pppp",
+    inducing_decay="nn pp rr p",
+    inducing_gradients="nn pp rr ppppp",
+    inducing_joint_gradients="nn pp r ppppppppp",
+    inducing_whiten="nn ppp",
+    inducing_spectrum="nnnn ppppppppppppp",
+    inducing_sandwich="n ppp",
+)
 
 
 def entries() -> tuple[int, ...]:
     """The addresses of the compiled functions that ``_bound.c`` calls, 0 if they were not built."""
     names = "covariance", "whiten", "spectrum", "sandwich", "joint_gradients"
-    return tuple(address(_library(), f"inducing_{name}") for name in names)
+    return tuple(_library.address(f"inducing_{name}") for name in names)
 
 
 def is_compiled(*tensors: Tensor) -> bool:
@@ -93,7 +88,7 @@ def is_compiled(*tensors: Tensor) -> bool:
 
 def _call(name: str, *arguments: object) -> int:
     given = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
-    status: int = getattr(_library(), name)(*given)
+    status: int = _library.function(name)(*given)
     if status == 1:
         raise MemoryError("the compiled algebra of inducing variables ran out of memory")
     return status

@@ -8,14 +8,13 @@ the usual sizes, because it is made for large matrices.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.mapping import panels
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 
@@ -44,16 +43,12 @@ class GroupParts(NamedTuple):
     gradients: GroupGradients | None  #: None if they were not wanted
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    pointer, number = ctypes.c_void_p, ctypes.c_long
-    types = [number] * 3 + [pointer] * 6 + [number] * 2 + [pointer] * 5
-    return open_library(f"{__package__}._terms", terms_groups=types)
+_library = Library(f"{__package__}._terms", terms_groups="nnn pppppp nn ppppp")
 
 
 def entry() -> int:
     """The address of the compiled function, 0 if it was not built."""
-    return address(_library(), "terms_groups")
+    return _library.address("terms_groups")
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
@@ -86,7 +81,7 @@ def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool
     results = psi2.new_empty(size, 5)
     g_v, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
     sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
-    function = _library().terms_groups  # type: ignore[union-attr]
+    function = _library.function("terms_groups")
 
     def call(range_: tuple[int, int], own: Tensor | None) -> int:
         pointers = [x.data_ptr() for x in inputs]

@@ -7,14 +7,13 @@ The environment variable ``PYRO_VGPDS_NATIVE=0`` disables it. Names and shapes a
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.temporal.layout import Kept, Layout
 
 __all__ = ["FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "entry", "pattern"]
@@ -25,20 +24,15 @@ FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the sta
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 15
-    return open_library(f"{__package__}._chains", run_chains=types)
+_library = Library(f"{__package__}._chains", run_chains="i nnnnn ppppppppppppppp")
 
 
-def available() -> bool:
-    """Whether the compiled loops were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def entry() -> int:
     """The address of the compiled function."""
-    return address(_library(), "run_chains")
+    return _library.address("run_chains")
 
 
 @functools.cache
@@ -89,7 +83,7 @@ class Chains(NamedTuple):
             None if x is None else x.data_ptr()
             for x in (pattern(blocks), step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
         ]
-        function = _library().run_chains  # type: ignore[union-attr]
+        function = _library.function("run_chains")
 
         def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]

@@ -8,7 +8,6 @@ costs O(d). Draws and products with K_f are those of :class:`~pyro_vgpds.tempora
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections import Counter
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED
 from pyro_vgpds.temporal.layout import Kept, Layout
 
@@ -26,15 +25,12 @@ _SIDE = 4  # of a tile
 _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
-    return open_library(f"{__package__}._tiles", run_tiles=types)
+_library = Library(f"{__package__}._tiles", run_tiles="i nnnnn pppppppppppppppp")
 
 
 def entry() -> int:
     """The address of the compiled function."""
-    return address(_library(), "run_tiles")
+    return _library.address("run_tiles")
 
 
 def fits(blocks: tuple[int, ...]) -> bool:
@@ -115,7 +111,7 @@ class TiledChains(NamedTuple):
         tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
         padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
         fixed = [None if x is None else x.data_ptr() for x in padded]
-        function = _library().run_tiles  # type: ignore[union-attr]
+        function = _library.function("run_tiles")
 
         def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
