@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 __all__ = [
-    "LOOP_WORK", "Loop", "added", "address", "chunks", "keep_memory", "loop_threads", "most_threads",
+    "LOOP_WORK", "Library", "Loop", "added", "chunks", "keep_memory", "loop_threads", "most_threads",
     "open_library", "pointer", "run", "run_loops", "start",
 ]  # fmt: skip
 
@@ -26,6 +26,8 @@ __all__ = [
 LOOP_WORK = 4e6
 #: sizes of the ranges of each of several threads that share them: the last ones are small, so that all end together
 _SHARES = (8, 4, 2, 1, 1)
+
+_TYPES = {"n": ctypes.c_long, "i": ctypes.c_int, "r": ctypes.c_double, "p": ctypes.c_void_p}
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -64,6 +66,37 @@ def open_library(name: str, **functions: list[Any]) -> ctypes.CDLL | None:
     except (OSError, AttributeError):
         return None
     return library
+
+
+class Library:
+    """A compiled module, which is opened when it is first used.
+
+    :param name: its full name.
+    :param functions: the arguments of its functions, a letter for each: n for a long, i for an int, r for a double, p
+        for a pointer. They return an int.
+    """
+
+    def __init__(self, name: str, **functions: str) -> None:
+        types = {function: [_TYPES[one] for one in letters if one != " "] for function, letters in functions.items()}
+        self._open = functools.cache(functools.partial(open_library, name, **types))
+
+    def __call__(self) -> ctypes.CDLL | None:
+        """The module; None if it was not built or is disabled."""
+        return self._open()
+
+    def available(self) -> bool:
+        """Whether it was built and is not disabled."""
+        return self() is not None
+
+    def function(self, name: str) -> Callable[..., int]:
+        """A function of a module that is available."""
+        found: Callable[..., int] = getattr(self(), name)
+        return found
+
+    def address(self, name: str) -> int:
+        """The address of a function, for other compiled code to call it; 0 if the module is not available."""
+        library = self()
+        return 0 if library is None else ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 @contextmanager
@@ -175,11 +208,6 @@ def run_loops(count: int, unit: int, loops: Sequence[Loop], shared: bool = False
 def added(outputs: Sequence[Sequence[Any]]) -> torch.Tensor:
     """The sum of the last outputs of all ranges, in the order of the rows, so that threads do not change it."""
     return functools.reduce(torch.Tensor.add_, (own[-1] for own in outputs))
-
-
-def address(library: ctypes.CDLL | None, function: str) -> int:
-    """The address of a compiled function, for other compiled code to call it; 0 if the library was not built."""
-    return 0 if library is None else ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
 
 
 def pointer(x: torch.Tensor | None) -> int:

@@ -13,7 +13,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
-from pyro_vgpds.mapping.native_inducing import Covariance
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 
 GOLDEN = Path(__file__).parent / "golden"  # reference values
 LENGTHS = (7, 4, 1, 9)
@@ -25,7 +25,9 @@ def terms_of(function):
     def compute(*arguments):
         *inputs, count, check = arguments
         psi0, v, psi2, factor, beta = (x.detach() for x in inputs)
-        terms = function(psi0, v, psi2, Covariance.of(factor), beta, count, check, need_gradients(inputs))
+        terms = function(
+            GroupStatistics(psi0, v, psi2, beta, count), Covariance.of(factor), check, need_gradients(inputs)
+        )
         return None if terms is None else with_gradients(terms, inputs, factor)
 
     return compute

@@ -35,10 +35,11 @@ from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native_psi2, native_psi1
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
 from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
-from pyro_vgpds.mapping.native_inducing import rbf_covariance, rbf_gradients, spectrum_terms, whitened
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics, rbf_covariance, rbf_gradients
+from pyro_vgpds.mapping.native_inducing import spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, fused_sites, native_tangents
+from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, native_tangents
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
 from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
@@ -110,11 +111,11 @@ for _ in range(int(sys.argv[1])):
     half, wide = torch.randn(M, M), torch.randn(C, M, M)
     K, psi2 = half @ half.mT / M + 0.1 * torch.eye(M), wide @ wide.mT / M
     L = torch.linalg.cholesky(K)
-    v, covariance = torch.randn(C, M, W), (K, torch.cholesky_inverse(L), L.diagonal())
-    given = torch.rand(C) * M, v, psi2, covariance, torch.rand(C) + 0.5, torch.ones(C)
+    v, covariance = torch.randn(C, M, W), Covariance.of(L)
+    groups = GroupStatistics(torch.rand(C) * M, v, psi2, torch.rand(C, 1) + 0.5, torch.ones(C, 1))
     assert is_compiled(v, psi2)
-    packed = *given[:2], panels_of(psi2), *given[3:]
-    found, wanted = group_parts(*packed, True), torch_parts(*given, True)
+    packed = groups._replace(psi2=panels_of(psi2)), covariance
+    found, wanted = group_parts(*packed, True), torch_parts(groups, covariance, True)
     gradients = found.gradients._replace(psi2=matrices_of(found.gradients.psi2, M))
     for one, other in zip([*found[:3], *gradients], [*wanted[:3], *wanted.gradients], strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
@@ -154,7 +155,8 @@ for _ in range(int(sys.argv[1])):
     rbf_gradients(z, w, 0.1, K, torch.randn(M, M))
     A = whitened(factor, psi2)
     assert torch.allclose(A, whiten(factor, psi2), rtol=1e-8, atol=1e-8)
-    given = *torch.linalg.eigh(A), factor, torch.rand(C) * M, v, torch.rand(C, W) + 0.5, torch.ones(C, W)
+    groups = GroupStatistics(torch.rand(C) * M, v, psi2, torch.rand(C, W) + 0.5, torch.ones(C, W))
+    given = *torch.linalg.eigh(A), factor, groups
     for one, other in zip(spectrum_terms(*given, True), torch_terms(*given, True), strict=True):
         assert torch.allclose(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()) + 1e-300)
 for _ in range(int(sys.argv[1])):
@@ -187,13 +189,13 @@ for _ in range(int(sys.argv[1])):
     y[torch.rand(N, D) < 0.2] = torch.nan
     for likelihood in (NegativeBinomial(torch.rand(D) + 0.5).double(), StudentT(torch.rand(D) + 0.3, 3.0).double()):
         found = []
-        for check in (fused_sites.is_compiled, lambda y, state: False):
-            families.is_compiled = fused_sites.is_compiled = check
+        for check in (native_tangents.is_compiled, lambda y, state: False):
+            families.is_compiled = check
             parts = likelihood().sites(y, state)
             total = sum((k + 1.0) * part.sum() for k, part in enumerate(parts))
             found.append([*parts, *torch.autograd.grad(total, list(likelihood.parameters()))])
             assert check(y, state) == (len(found) == 1)
-        families.is_compiled = fused_sites.is_compiled = native_tangents.is_compiled
+        families.is_compiled = native_tangents.is_compiled
         for one, other in zip(*found, strict=True):
             assert torch.allclose(one, other, rtol=1e-8, atol=1e-9)
 for _ in range(int(sys.argv[1])):

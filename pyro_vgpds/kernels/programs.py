@@ -8,7 +8,6 @@ and everything is computed from the matrix of its parameters. White noise may be
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import math
@@ -18,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.kernels.constant import BiasValue, WhiteValue
 from pyro_vgpds.kernels.stationary import (
     CosineValue,
@@ -69,21 +68,18 @@ class Matrices(NamedTuple):
     turned: bool  #: make the transposes of the blocks of A, too
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, pointer = ctypes.c_long, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._programs",
-        program_states=[pointer] + [number] * 5 + [pointer] * 8,
-        program_states_grad=[pointer] + [number] * 5 + [pointer] * 8,
-        program_covariances=[pointer] + [number] * 4 + [pointer] * 5,
-        program_spread=[pointer] + [number] * 4 + [ctypes.c_int] + [pointer] * 2,
-    )
+_library = Library(
+    f"{__package__}._programs",
+    program_states="p nnnnn pppppppp",
+    program_states_grad="p nnnnn pppppppp",
+    program_covariances="p nnnn ppppp",
+    program_spread="p nnnn i pp",
+)
 
 
 def entries() -> tuple[int, int]:
     """The addresses of the compiled functions of :meth:`Program.states` and :meth:`Program.states_grad`."""
-    return address(_library(), "program_states"), address(_library(), "program_states_grad")
+    return _library.address("program_states"), _library.address("program_states_grad")
 
 
 class Program:
@@ -138,7 +134,7 @@ class Program:
         fixed = self._fixed(values, matrices)
         variance = torch.zeros(count, dtype=torch.float64)
         outputs = a.data_ptr(), turned.data_ptr() if matrices.turned else None, q.data_ptr(), variance.data_ptr()
-        code, function = self.code.data_ptr(), _library().program_states  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library.function("program_states")
         work = _NUMBER_WORK * count * steps * matrices.size
         _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, *outputs))
         return a, turned if matrices.turned else None, q, variance
@@ -148,7 +144,7 @@ class Program:
         count, steps, out = values.shape[1], matrices.dt.shape[0], torch.zeros_like(values)
         tensors = [None if x is None else x.contiguous() for x in (g_a, half, g_q)]
         fixed = [*self._fixed(values, matrices), *(None if x is None else x.data_ptr() for x in tensors)]
-        code, function = self.code.data_ptr(), _library().program_states_grad  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library.function("program_states_grad")
         work = _NUMBER_WORK * count * steps * matrices.size
         _each(count, work, lambda k0, k1: function(code, k0, k1, count, steps, matrices.size, *fixed, out.data_ptr()))
         return out
@@ -167,7 +163,7 @@ class Program:
 
     def _run_covariances(self, values: Tensor, d: Tensor, *pointers: int | None) -> None:
         count, fixed = values.shape[1], (values.data_ptr(), d.data_ptr(), *pointers)
-        code, function = self.code.data_ptr(), _library().program_covariances  # type: ignore[union-attr]
+        code, function = self.code.data_ptr(), _library.function("program_covariances")
         _each(count, _NUMBER_WORK * count * len(d), lambda k0, k1: function(code, k0, k1, count, len(d), *fixed))
 
     def _fixed(self, values: Tensor, matrices: Matrices) -> list[int]:
@@ -188,7 +184,7 @@ def scattered(many: Tensor, index: Tensor, few: Tensor) -> None:
 
 def _spread(few: Tensor, index: Tensor, many: Tensor, backwards: int) -> None:
     pointers, sizes = (few.data_ptr(), many.data_ptr()), (few.shape[1], index.shape[0])
-    at, function = index.data_ptr(), _library().program_spread  # type: ignore[union-attr]
+    at, function = index.data_ptr(), _library.function("program_spread")
     _each(few.shape[0], 4.0 * many.numel(), lambda k0, k1: function(at, k0, k1, *sizes, backwards, *pointers))
 
 

@@ -12,8 +12,13 @@ from torch import Tensor
 
 from pyro_vgpds.checks import as_numbers, undefined
 from pyro_vgpds.likelihoods.factors import Sites, Values, observed, spread
-from pyro_vgpds.likelihoods.fused_sites import different_counts, negative_binomial_sites, student_sites
-from pyro_vgpds.likelihoods.native_tangents import is_compiled, logistic
+from pyro_vgpds.likelihoods.native_tangents import (
+    different_counts,
+    is_compiled,
+    logistic,
+    negative_binomial_sites,
+    student_sites,
+)
 from pyro_vgpds.likelihoods.special import incomplete_beta, student_cdf
 from pyro_vgpds.likelihoods.tangent import LEAST, Curve, TangentLikelihood, Terms
 from pyro_vgpds.parameters import ParameterLike
@@ -100,7 +105,9 @@ class StudentT(_WithScale):
         return Curve(power * torch.log1p(r / width), power / (width + r))
 
     def sites(self, y: Tensor, state: Tensor, p: Values) -> Sites:
-        return student_sites(y, state, *_shape(p), self.terms(y, p).constant)  # as above, in fewer operations
+        if not is_compiled(y, state):
+            return super().sites(y, state, p)
+        return student_sites(y, state, LEAST, *_shape(p), self.terms(y, p).constant)  # the same in fewer operations
 
 
 def _shape(p: Values) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import NumericalError, broadcast_shapes, default_jitter
 from pyro_vgpds.mapping.group_terms import Check, cholesky_terms, eigen_terms, need_gradients, with_gradients
-from pyro_vgpds.mapping.native_inducing import Covariance, Terms
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics, Terms
 from pyro_vgpds.mapping.panels import matrices_of, panels_norm, panels_of
 from pyro_vgpds.mapping.psi import Psi
 
@@ -99,7 +99,7 @@ def bound_terms(psi: Psi, covariance: Covariance, noise: Tensor, groups: ColumnG
         rate = beta.expand(len(psi0), 1) if shared else beta[columns].view(-1, width)
         count = number_of.unsqueeze(-1) if shared else torch.ones_like(rate)
         check = partial(check_slack, unit=least * rows)
-        found.append(_group_terms(psi0, v, psi2, covariance, rate, count, check, wanted))
+        found.append(_group_terms(GroupStatistics(psi0, v, psi2, rate, count), covariance, check, wanted))
     entries, total = groups.totals
     if shared:  # numbers of Python: operations of torch take longer
         most = -0.5 * entries * math.log(2.0 * math.pi * least) - float(groups.log_scale)
@@ -129,25 +129,16 @@ def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
-def _group_terms(
-    psi0: Tensor,
-    v: Tensor,
-    psi2: Tensor,
-    covariance: Covariance,
-    beta: Tensor,
-    count: Tensor,
-    check: Check,
-    wanted: bool,
-) -> Terms:
-    """The terms of groups with the same number of columns; ``beta`` and ``count`` are (C, W) or (C, 1)."""
-    if beta.shape[-1] == 1:
-        given = beta.squeeze(-1), count.squeeze(-1)
-        terms = cholesky_terms(psi0, v, psi2, covariance, *given, check, wanted)
-        if terms is not None:
-            return terms if terms.beta is None else terms._replace(beta=terms.beta.unsqueeze(-1))
-    if psi2.dim() > 2:
-        return eigen_terms(psi0, v, psi2, covariance, beta, count, check, wanted)
-    terms = eigen_terms(psi0, v, matrices_of(psi2, v.shape[1]), covariance, beta, count, check, wanted)
+def _group_terms(groups: GroupStatistics, covariance: Covariance, check: Check, wanted: bool) -> Terms:
+    """The terms of groups with the same number of columns."""
+    if groups.beta.shape[-1] == 1:
+        found = cholesky_terms(groups, covariance, check, wanted)
+        if found is not None:
+            return found
+    if groups.psi2.dim() > 2:
+        return eigen_terms(groups, covariance, check, wanted)
+    matrices = groups._replace(psi2=matrices_of(groups.psi2, groups.v.shape[1]))
+    terms = eigen_terms(matrices, covariance, check, wanted)
     return terms if terms.psi2 is None else terms._replace(psi2=panels_of(terms.psi2))
 
 
@@ -206,8 +197,8 @@ def site_terms(psi: Psi, covariance: Covariance, limits: SiteLimits, wanted: boo
     :param wanted: whether gradients are. Others as in :func:`site_bound`.
     """
     ones, check = torch.ones_like(psi.psi0).unsqueeze(-1), partial(check_slack, unit=limits.seen)
-    v = psi.psi1_y.mT.unsqueeze(-1)
-    terms = _group_terms(psi.psi0, v, psi.psi2, covariance, ones, ones, check, wanted)
+    groups = GroupStatistics(psi.psi0, psi.psi1_y.mT.unsqueeze(-1), psi.psi2, ones, ones)
+    terms = _group_terms(groups, covariance, check, wanted)
     most = limits.most + default_jitter(terms.value.dtype) * (limits.size + limits.most)
     if bool((terms.value > most).any()):
         raise NumericalError(_TOO_HIGH)

@@ -24,7 +24,7 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_inducing
-from pyro_vgpds.mapping.native_inducing import Covariance, Terms, spectrum_terms, whitened
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics, Terms, spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import GroupGradients, GroupParts, group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.types import Context
@@ -49,34 +49,21 @@ def whiten(factor: Tensor, matrix: Tensor) -> Tensor:
     return solve_triangular(factor, half.mT, upper=False).mT
 
 
-def cholesky_terms(
-    psi0: Tensor,
-    v: Tensor,
-    psi2: Tensor,
-    covariance: Covariance,
-    beta: Tensor,
-    count: Tensor,
-    check: Check,
-    wanted: bool,
-) -> Terms | None:
-    """The terms summed over groups; None if a pivot of B is less than that of K_MM, which only rounding can do, or for
-    panels without compiled functions.
+def cholesky_terms(groups: GroupStatistics, covariance: Covariance, check: Check, wanted: bool) -> Terms | None:
+    """The terms summed over groups whose outputs share one β; None if a pivot of B is less than that of K_MM, which
+    only rounding can do, or for panels without compiled functions.
 
-    :param psi0: (C,).
-    :param v: (C, M, W), of which the Gram matrix counts: W may be less than the number of outputs.
-    :param psi2: (C, M, M) or panels (C, S).
     :param covariance: K_MM.
-    :param beta: (C,).
-    :param count: (C,), the number of outputs in each group.
     :param check: raises an error if rounding dominates the slack.
     :param wanted: whether gradients are.
     """
-    K_inverse, compiled, packed = covariance.inverse, is_compiled(v, psi2), psi2.dim() == 2
+    psi2, K_inverse = groups.psi2, covariance.inverse
+    compiled, packed = is_compiled(groups.v, psi2), psi2.dim() == 2
     if packed and not compiled:
         return None
-    compute = group_parts if compiled else torch_parts
-    given = covariance.K, K_inverse, covariance.factor.diagonal()
-    parts = compute(psi0, v, panels_of(psi2) if compiled and not packed else psi2, given, beta, count, wanted)
+    if compiled and not packed:
+        groups = groups._replace(psi2=panels_of(psi2))
+    parts = (group_parts if compiled else torch_parts)(groups, covariance, wanted)
     if parts is None or float(parts.least.amin()) < LEAST_PIVOT:
         return None
     check(parts.slack, K_inverse, psi2)
@@ -88,21 +75,15 @@ def cholesky_terms(
     return Terms(value, found.psi0, found.v, g_psi2, g_K, found.beta)
 
 
-def torch_parts(
-    psi0: Tensor,
-    v: Tensor,
-    psi2: Tensor,
-    covariance: tuple[Tensor, Tensor, Tensor],
-    beta: Tensor,
-    count: Tensor,
-    gradients: bool,
-) -> GroupParts | None:
+def torch_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool) -> GroupParts | None:
     """The same as :func:`~pyro_vgpds.mapping.native_terms.group_parts` with matrices (C, M, M), on any device."""
-    (K, K_inverse, least), rate, weight = covariance, beta[:, None, None], beta * count
+    (psi0, v, psi2, *numbers), (K, K_inverse, factor) = groups, covariance
+    beta, count = (x.squeeze(-1) for x in numbers)
+    rate, weight = beta[:, None, None], beta * count
     LB, failed = torch.linalg.cholesky_ex(torch.addcmul(K, psi2, rate))
     if bool(failed.any()):
         return None
-    ratio = LB.diagonal(dim1=-2, dim2=-1) / least
+    ratio = LB.diagonal(dim1=-2, dim2=-1) / factor.diagonal()
     slack = psi0 - psi2.flatten(1) @ K_inverse.flatten()
     loose = slack.clamp_min(0.0)  # or training would exploit the rounding
     b = torch.cholesky_solve(v, LB)
@@ -120,19 +101,11 @@ def torch_parts(
     free, quadratic = (inverse * psi2).sum((-2, -1)), (b * (psi2 @ b)).sum((-2, -1))
     g_beta = beta * product - 0.5 * (count * (free + loose) + beta.square() * quadratic)
     g_v = rate.square() * b  # changed in place by ValueAndGrads, so that nothing else may use it
-    return parts._replace(gradients=GroupGradients(-0.5 * weight * is_open, g_beta, g_v, g_psi2, direct, through))
+    found = GroupGradients(-0.5 * weight * is_open, g_beta.unsqueeze(-1), g_v, g_psi2, direct, through)
+    return parts._replace(gradients=found)
 
 
-def eigen_terms(
-    psi0: Tensor,
-    v: Tensor,
-    psi2: Tensor,
-    covariance: Covariance,
-    beta: Tensor,
-    count: Tensor,
-    check: Check,
-    wanted: bool,
-) -> Terms:
+def eigen_terms(groups: GroupStatistics, covariance: Covariance, check: Check, wanted: bool) -> Terms:
     """The same by eigenvalues of L⁻¹Ψ2L⁻ᵀ, which all outputs of a group share.
 
     L⁻¹ magnifies rounding errors of Ψ2 if K_MM is almost singular, as under an almost linear mapping with more inducing
@@ -143,19 +116,18 @@ def eigen_terms(
     direction of 1e-5 may contain a nat. The gradients are those of the matrices, not of the eigenvectors, so equal
     eigenvalues do no harm.
 
-    :param v: (C, M, W).
-    :param beta: (C, W), one for each column, or (C, 1).
-    :param count: (C, W) or (C, 1), the number of outputs that each β stands for. Others as in :func:`cholesky_terms`.
+    Parameters as in :func:`cholesky_terms`, with one β for each output or for all of a group, and Ψ2 as matrices.
+
     :raises NumericalError: if the statistics are not finite.
     """
-    L, compiled = covariance.factor, native_inducing.is_compiled(v, psi2)
+    psi2, L = groups.psi2, covariance.factor
+    compiled = native_inducing.is_compiled(groups.v, psi2)
     A = whitened(L, psi2) if compiled else whiten(L, psi2)
     trace = A.diagonal(dim1=-2, dim2=-1).sum(-1)
     check_finite(float(A.sum()))
-    check(psi0 - trace, covariance.inverse, psi2)
-    compute = spectrum_terms if compiled else torch_terms
+    check(groups.psi0 - trace, covariance.inverse, psi2)
     e, u = torch.linalg.eigh(A)
-    return compute(e, u, L, psi0, v, beta, count, wanted)
+    return (spectrum_terms if compiled else torch_terms)(e, u, L, groups, wanted)
 
 
 def check_finite(total: float) -> None:
@@ -164,10 +136,9 @@ def check_finite(total: float) -> None:
         raise NumericalError("the Ψ statistics have entries that are not finite: a parameter has diverged.")
 
 
-def torch_terms(
-    e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
-) -> Terms:
+def torch_terms(e: Tensor, u: Tensor, factor: Tensor, groups: GroupStatistics, wanted: bool) -> Terms:
     """The same as :func:`~pyro_vgpds.mapping.native_inducing.spectrum_terms`, on any device."""
+    psi0, v, _, beta, count = groups
     least = _SIGNIFICANT * (-e[..., :1]).clamp_min(0.0)
     kept, e = (e > least).to(e).unsqueeze(-1), torch.maximum(e, least).unsqueeze(-1)  # (C, M, 1)
     slack = psi0 - (kept * e).sum((-2, -1))

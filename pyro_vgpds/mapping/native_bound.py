@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, pointer, run
+from pyro_vgpds.compiled import Library, chunks, pointer, run
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.mapping import native_inducing, native_psi1, native_psi2, native_terms
@@ -49,25 +49,27 @@ class _Problem(ctypes.Structure):
     ]
 
 
+_library = Library(
+    f"{__package__}._bound",
+    bound_sizes="pp",
+    bound_begin="p",
+    bound_covariance="p",
+    bound_forward="p nnn",
+    bound_sums="pp",
+    bound_whiten="ppp",
+    bound_spectrum="ppp n p",
+    bound_cholesky="p n p",
+    bound_backward="p nnn",
+    bound_end="pp",
+)
+
+
 @functools.cache
-def _library() -> tuple[ctypes.CDLL, _Functions] | None:
-    number, pointer = ctypes.c_long, ctypes.c_void_p
-    library = open_library(
-        f"{__package__}._bound",
-        bound_sizes=[pointer] * 2,
-        bound_begin=[pointer],
-        bound_covariance=[pointer],
-        bound_forward=[pointer, *[number] * 3],
-        bound_sums=[pointer] * 2,
-        bound_whiten=[pointer] * 3,
-        bound_spectrum=[*[pointer] * 3, number, pointer],
-        bound_cholesky=[pointer, number, pointer],
-        bound_backward=[pointer, *[number] * 3],
-        bound_end=[pointer] * 2,
-    )
+def _functions() -> _Functions | None:
+    """The compiled functions of other modules that ``_bound.c`` calls; None if one was not built."""
     algebra = native_inducing.entries()
     addresses = *algebra, native_terms.entry(), *native_psi1.entries(), *native_psi2.entries()
-    return None if library is None or not all(addresses) else (library, _Functions(*addresses))
+    return _Functions(*addresses) if all(addresses) and _library.available() else None
 
 
 def bound_is_compiled(noise: Tensor, groups: ColumnGroups) -> bool:
@@ -76,7 +78,7 @@ def bound_is_compiled(noise: Tensor, groups: ColumnGroups) -> bool:
     """
     plain = groups.mask is None and groups.joint_squares is None and groups.factor.shape[1] > 0
     own = noise.shape[0] == groups.factor.shape[1] > 1 and groups.is_ordered
-    return plain and (own or noise.shape[0] == 1) and _library() is not None
+    return plain and (own or noise.shape[0] == 1) and _functions() is not None
 
 
 def compiled_bound(
@@ -123,7 +125,10 @@ class _Evaluation:
         squares, outputs = (groups.square, float(groups.columns)) if shared else (groups.squares, 1.0)
         (points, dims), (count, width) = z.shape, y.shape
         self._least = noise.min().item()
-        self._library, functions = _library()  # type: ignore[misc]
+        library, functions = _library(), _functions()
+        assert library is not None
+        assert functions is not None
+        self._library = library
         self._work = native_psi2.row_work(count, points, dims) + native_psi1.row_work(count, points, dims, width)
         self._ranges = chunks(count, native_psi2.ROWS, self._work, shared=True)
         relative = default_jitter(z.dtype) if jitter is None else 0.0

@@ -8,14 +8,12 @@ entries. ``_factors.c`` has the equations.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import Library
 from pyro_vgpds.mapping.bound import SiteLimits
 
 __all__ = ["FactorGradients", "ScaledFactors", "available", "factor_gradients", "scaled_factors"]
@@ -39,26 +37,17 @@ class FactorGradients(NamedTuple):
     scale: Tensor  #: (D,)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, pointer = ctypes.c_long, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._factors",
-        factors_scale=[number] * 2 + [pointer] * 8,
-        factors_gradients=[number] * 2 + [pointer] * 10,
-    )
+_library = Library(f"{__package__}._factors", factors_scale="nn pppppppp", factors_gradients="nn pppppppppp")
 
 
-def available() -> bool:
-    """Whether the compiled functions were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def _call(name: str, given: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
     inputs = [x.contiguous() for x in given]
     if any(x.dtype is not torch.float64 or not x.is_cpu for x in inputs):
         raise ValueError("the compiled functions take float64 CPU tensors")
-    getattr(_library(), name)(*given[0].shape, *(x.data_ptr() for x in (*inputs, *outputs)))
+    _library.function(name)(*given[0].shape, *(x.data_ptr() for x in (*inputs, *outputs)))
 
 
 def scaled_factors(weight: Tensor, linear: Tensor, mean: Tensor, scale: Tensor) -> ScaledFactors:

@@ -7,18 +7,16 @@ small. ``_inducing.c`` has the equations.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, open_library
+from pyro_vgpds.compiled import Library
 
 __all__ = [
-    "Covariance", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients", "rbf_covariance",
-    "rbf_gradients", "spectrum_terms", "whitened",
+    "Covariance", "GroupStatistics", "Terms", "decay", "decay_gradients", "entries", "is_compiled", "joint_gradients",
+    "rbf_covariance", "rbf_gradients", "spectrum_terms", "whitened",
 ]  # fmt: skip
 
 _MOST = 256  # inducing variables up to which the matrices fit the cache
@@ -37,6 +35,16 @@ class Covariance(NamedTuple):
         return cls(factor @ factor.mT, torch.cholesky_inverse(factor), factor)
 
 
+class GroupStatistics(NamedTuple):
+    """The statistics of C groups of outputs, of which the terms of the bound are functions."""
+
+    psi0: Tensor  #: (C,)
+    v: Tensor  #: Ψ1ᵀY, (C, M, W). If outputs share β, only v vᵀ matters, and W may be less than their number
+    psi2: Tensor  #: (C, M, M), or panels (C, S)
+    beta: Tensor  #: (C, W), or (C, 1) if the outputs of each group share it
+    outputs: Tensor  #: the number of outputs that each β stands for, as β
+
+
 class Terms(NamedTuple):
     """A function of the statistics of C groups and of K_MM, and its gradients, None if they were not wanted."""
 
@@ -48,25 +56,22 @@ class Terms(NamedTuple):
     beta: Tensor | None = None  #: as β
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._inducing",
-        inducing_covariance=[number] * 2 + [pointer] * 2 + [real] * 3 + [pointer] * 4,
-        inducing_decay=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer],
-        inducing_gradients=[number] * 2 + [pointer] * 2 + [real] * 2 + [pointer] * 5,
-        inducing_joint_gradients=[number] * 2 + [pointer] * 2 + [real] + [pointer] * 9,
-        inducing_whiten=[number] * 2 + [pointer] * 3,
-        inducing_spectrum=[number] * 4 + [pointer] * 13,
-        inducing_sandwich=[number] + [pointer] * 3,
-    )
+_library = Library(
+    f"{__package__}._inducing",
+    inducing_covariance="nn pp rrr pppp",
+    inducing_decay="nn pp rr p",
+    inducing_gradients="nn pp rr ppppp",
+    inducing_joint_gradients="nn pp r ppppppppp",
+    inducing_whiten="nn ppp",
+    inducing_spectrum="nnnn ppppppppppppp",
+    inducing_sandwich="n ppp",
+)
 
 
 def entries() -> tuple[int, ...]:
     """The addresses of the compiled functions that ``_bound.c`` calls, 0 if they were not built."""
     names = "covariance", "whiten", "spectrum", "sandwich", "joint_gradients"
-    return tuple(address(_library(), f"inducing_{name}") for name in names)
+    return tuple(_library.address(f"inducing_{name}") for name in names)
 
 
 def is_compiled(*tensors: Tensor) -> bool:
@@ -83,7 +88,7 @@ def is_compiled(*tensors: Tensor) -> bool:
 
 def _call(name: str, *arguments: object) -> int:
     given = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
-    status: int = getattr(_library(), name)(*given)
+    status: int = _library.function(name)(*given)
     if status == 1:
         raise MemoryError("the compiled algebra of inducing variables ran out of memory")
     return status
@@ -159,12 +164,11 @@ def whitened(factor: Tensor, matrices: Tensor) -> Tensor:
     return result
 
 
-def spectrum_terms(
-    e: Tensor, u: Tensor, factor: Tensor, psi0: Tensor, v: Tensor, beta: Tensor, count: Tensor, wanted: bool
-) -> Terms:
-    """The terms of C groups from eigenvalues e (C, M), increasing, and eigenvectors u (C, M, M) of L⁻¹ Ψ2 L⁻ᵀ. Others
-    as in :func:`~pyro_vgpds.mapping.group_terms.eigen_terms`.
+def spectrum_terms(e: Tensor, u: Tensor, factor: Tensor, groups: GroupStatistics, wanted: bool) -> Terms:
+    """The terms of groups from L and the eigenvalues e (C, M), increasing, and eigenvectors u (C, M, M) of L⁻¹ Ψ2 L⁻ᵀ;
+    :func:`~pyro_vgpds.mapping.group_terms.eigen_terms` has the equations. Ψ2 itself is not read.
     """
+    psi0, v, _, beta, count = groups
     (c, m, w), rates = v.shape, beta.shape[-1]
     given = [x.contiguous() for x in (e, u, factor, psi0, v, beta, count)]
     values, g_psi0 = v.new_empty(2, c)

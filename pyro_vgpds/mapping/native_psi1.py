@@ -12,15 +12,13 @@ points, r = w / (1 + ws) and ρ = w / (1 + 2ws):
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Loop, added, address, open_library, pointer, run_loops
+from pyro_vgpds.compiled import Library, Loop, added, pointer, run_loops
 
 __all__ = [
     "RowGradients", "RowTerms", "available", "backward", "backward_loop", "entries", "forward", "forward_loop",
@@ -49,20 +47,14 @@ class RowGradients(NamedTuple):
     log_scale: Tensor  #: through Ψ1, one number
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    long, pointer = ctypes.c_long, ctypes.c_void_p
-    given = [*[long] * 4, *[pointer] * 6, ctypes.c_double]
-    return open_library(
-        f"{__package__}._midpoint",
-        rows_forward=[*given, *[long] * 2, *[pointer] * 4],
-        rows_backward=[*given, *[pointer] * 5, *[long] * 2, *[pointer] * 3],
-    )
+_library = Library(
+    f"{__package__}._midpoint",
+    rows_forward="nnnn pppppp r nn pppp",
+    rows_backward="nnnn pppppp r ppppp nn ppp",
+)
 
 
-def available() -> bool:
-    """Whether the compiled loops were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def forward(mu: Tensor, s: Tensor, z: Tensor, w: Tensor, scale: float) -> RowTerms:
@@ -146,7 +138,7 @@ def _loop(
     for x in tensors:
         if not (x is None or (x.dtype is torch.float64 and x.is_cpu and x.is_contiguous())):
             raise ValueError("the compiled loops take contiguous float64 CPU tensors")
-    function, sizes = getattr(_library(), f"rows_{direction}"), (count, points, dims, width)
+    function, sizes = _library.function(f"rows_{direction}"), (count, points, dims, width)
 
     def call(range_: tuple[int, int], outputs: tuple[Tensor | None, ...]) -> int:
         first, other, last = (map(pointer, x) for x in (inputs, more, outputs))  # of tensors that are kept alive here
@@ -162,4 +154,4 @@ def row_work(count: int, points: int, dims: int, width: int) -> float:
 
 def entries() -> tuple[int, int]:
     """The addresses of the compiled loops, 0 if they were not built."""
-    return address(_library(), "rows_forward"), address(_library(), "rows_backward")
+    return _library.address("rows_forward"), _library.address("rows_backward")

@@ -9,8 +9,6 @@ and its gradients without ever storing an ``N x M x M`` array. The extension ``_
 C compiler is found; :func:`available` returns whether it was. ``PYRO_VGPDS_NATIVE=0`` in the environment disables it.
 """
 
-import ctypes
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Loop, added, address, open_library, pointer, run_loops
+from pyro_vgpds.compiled import Library, Loop, added, pointer, run_loops
 from pyro_vgpds.mapping.panels import matrices_of, panels_of, panels_size
 from pyro_vgpds.types import Context
 
@@ -57,24 +55,17 @@ class SumContext(Context, Protocol):
     single: bool
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, pointer = ctypes.c_long, ctypes.c_void_p
-    rows = [number] * 4 + [pointer] * 4 + [number] * 2
-    groups = [number] * 4 + [pointer] * 5 + [number] * 2
-    return open_library(
-        f"{__package__}._midpoint",
-        midpoint_forward=rows + [pointer],
-        midpoint_backward=rows + [pointer] * 5,
-        grouped_forward=groups + [pointer] * 2,
-        grouped_pack=[number] * 3 + [pointer] * 6,
-        grouped_backward=groups + [pointer] * 5,
-    )
+_library = Library(
+    f"{__package__}._midpoint",
+    midpoint_forward="nnnn pppp nn p",
+    midpoint_backward="nnnn pppp nn ppppp",
+    grouped_forward="nnnn ppppp nn pp",
+    grouped_pack="nnn pppppp",
+    grouped_backward="nnnn ppppp nn ppppp",
+)
 
 
-def available() -> bool:
-    """Whether the compiled kernels were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def _check_kind(*tensors: Tensor | None) -> None:
@@ -102,7 +93,7 @@ def _loop(
         raise ValueError("a, r, mu, z and mask must be (N,), (N, Q), (N, Q), (M, Q) and (C, N), all of them nonempty")
     _check_kind(*inputs)
     kind = "midpoint" if mask is None else "grouped"
-    function = getattr(_library(), f"{kind}_{direction}")
+    function = _library.function(f"{kind}_{direction}")
     given = (int(_single.get()), *sizes[:3]) if mask is None else sizes
 
     def call(range_: tuple[int, int], tensors: tuple[Tensor | None, ...]) -> int:
@@ -119,7 +110,7 @@ def row_work(rows: int, points: int, dims: int, groups: int = 0) -> float:
 
 def entries() -> tuple[int, int]:
     """The addresses of the compiled sums over all rows and of their gradients, 0 if they were not built."""
-    return address(_library(), "midpoint_forward"), address(_library(), "midpoint_backward")
+    return _library.address("midpoint_forward"), _library.address("midpoint_backward")
 
 
 def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:

@@ -8,15 +8,15 @@ the usual sizes, because it is made for large matrices.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.mapping import panels
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 
 __all__ = ["GroupGradients", "GroupParts", "entry", "group_parts", "is_compiled"]
 
@@ -27,7 +27,7 @@ class GroupGradients(NamedTuple):
     """What the gradients of the terms of C groups are made of."""
 
     psi0: Tensor  #: gradients in ψ0, (C,)
-    beta: Tensor  #: gradients in β, (C,)
+    beta: Tensor  #: gradients in β, (C, 1)
     v: Tensor  #: gradients in v, β² b with b = B⁻¹v, (C, M, W)
     psi2: Tensor  #: gradients in Ψ2, as Ψ2
     direct: Tensor  #: Σ_c (count (K_MM⁻¹ − B⁻¹) − β² b bᵀ), (M, M)
@@ -43,16 +43,12 @@ class GroupParts(NamedTuple):
     gradients: GroupGradients | None  #: None if they were not wanted
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    pointer, number = ctypes.c_void_p, ctypes.c_long
-    types = [number] * 3 + [pointer] * 6 + [number] * 2 + [pointer] * 5
-    return open_library(f"{__package__}._terms", terms_groups=types)
+_library = Library(f"{__package__}._terms", terms_groups="nnn pppppp nn ppppp")
 
 
 def entry() -> int:
     """The address of the compiled function, 0 if it was not built."""
-    return address(_library(), "terms_groups")
+    return _library.address("terms_groups")
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
@@ -65,26 +61,17 @@ def is_compiled(v: Tensor, psi2: Tensor) -> bool:
     return fits and psi2.dtype == torch.float64 and psi2.device.type == "cpu" and built
 
 
-def group_parts(
-    psi0: Tensor,
-    v: Tensor,
-    psi2: Tensor,
-    covariance: tuple[Tensor, Tensor, Tensor],
-    beta: Tensor,
-    count: Tensor,
-    gradients: bool,
-) -> GroupParts | None:
-    """The terms; None if a B is not positive definite.
+def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool) -> GroupParts | None:
+    """The terms of groups whose outputs share one β; None if a B is not positive definite.
 
-    :param psi2: panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
-    :param covariance: K_MM, its inverse, and the diagonal of its Cholesky factor.
-    :param gradients: whether those are wanted. Others as in
-        :func:`~pyro_vgpds.mapping.group_terms.cholesky_terms`.
+    :param groups: with Ψ2 as panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
     :raises MemoryError: if there is not enough memory.
     """
+    psi0, v, psi2, beta, count = groups
     size, points, width = v.shape
-    numbers = torch.stack((psi0, beta, count), 1)
-    inputs = [x.contiguous() for x in (*covariance, numbers, psi2, v)]
+    numbers = torch.cat((psi0.unsqueeze(1), beta, count), 1)
+    K, inverse, factor = covariance
+    inputs = [x.contiguous() for x in (K, inverse, factor.diagonal(), numbers, psi2, v)]
     if any(x.dtype != torch.float64 or x.device.type != "cpu" for x in inputs):
         raise ValueError("the compiled terms of groups take float64 CPU tensors")
     if psi2.shape != (size, panels.panels_size(points)):
@@ -94,7 +81,7 @@ def group_parts(
     results = psi2.new_empty(size, 5)
     g_v, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
     sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
-    function = _library().terms_groups  # type: ignore[union-attr]
+    function = _library.function("terms_groups")
 
     def call(range_: tuple[int, int], own: Tensor | None) -> int:
         pointers = [x.data_ptr() for x in inputs]
@@ -107,8 +94,8 @@ def group_parts(
     if any(status):
         return None
     value, least, slack, g_psi0, g_beta = results.unbind(1)
-    known = None
+    found = None
     if g_v is not None and g_psi2 is not None:
         direct, through = functools.reduce(torch.Tensor.add_, [x for x in sums if x is not None])  # in their order
-        known = GroupGradients(g_psi0, g_beta, g_v, g_psi2, direct, through)
-    return GroupParts(value, least, slack, known)
+        found = GroupGradients(g_psi0, g_beta.unsqueeze(1), g_v, g_psi2, direct, through)
+    return GroupParts(value, least, slack, found)

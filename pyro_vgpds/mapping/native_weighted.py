@@ -10,15 +10,13 @@ For rows ``a (N,)``, ``r (N, Q)``, ``mu (N, Q)`` and points ``z (M, Q)`` the sum
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Loop, added, chunks, open_library, pointer, run, run_loops
+from pyro_vgpds.compiled import Library, Loop, added, chunks, pointer, run, run_loops
 from pyro_vgpds.mapping.panels import panels_size
 
 __all__ = [
@@ -49,22 +47,17 @@ class Rows(NamedTuple):
         return self.a.new_empty(-(-len(self.a) // 8) * 8, -(-self.pairs // 24) * 24)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, pointer = ctypes.c_long, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._weighted",
-        weighted_forward=[number] * 4 + [pointer] * 5 + [number] * 2 + [pointer] * 2,
-        weighted_backward=[number] * 4 + [pointer] * 7 + [number] * 2 + [pointer] * 5,
-        weighted_product=[number] * 3 + [ctypes.c_double, pointer, *[number] * 2, pointer, *[number] * 2, pointer],
-        weighted_unpack=[number] * 2 + [pointer] * 4,
-        weighted_pack=[number] * 2 + [pointer] * 6,
-    )
+_library = Library(
+    f"{__package__}._weighted",
+    weighted_forward="nnnn ppppp nn pp",
+    weighted_backward="nnnn ppppppp nn ppppp",
+    weighted_product="nnn r p nn p nn p",
+    weighted_unpack="nn pppp",
+    weighted_pack="nn pppppp",
+)
 
 
-def available() -> bool:
-    """Whether the compiled loops were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def _check(*tensors: Tensor | None) -> None:
@@ -74,7 +67,7 @@ def _check(*tensors: Tensor | None) -> None:
 
 def _call(name: str, *arguments: int | Tensor) -> None:
     _check(*(x for x in arguments if isinstance(x, Tensor)))
-    function = getattr(_library(), f"weighted_{name}")
+    function = _library.function(f"weighted_{name}")
     if function(*(x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)):
         raise MemoryError("a compiled loop ran out of memory")
 
@@ -89,7 +82,7 @@ def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1.0
     if target.shape != (rows, columns) or len(right) != inner:
         raise ValueError("the shapes must be (I, J), (I, K) and (K, J)")
     _check(target, right, left[:0].contiguous())
-    function, work = _library().weighted_product, float(rows * inner * columns)  # type: ignore[union-attr]
+    function, work = _library.function("weighted_product"), float(rows * inner * columns)
 
     def call(range_: tuple[int, int], _: None) -> int:
         given = rows, inner, columns, factor, left.data_ptr(), *left.stride(), right.data_ptr()
@@ -157,7 +150,7 @@ def _run(
     weight = more[0]
     assert weight is not None
     (rows, dims), points, count = given.r.shape, len(given.z), len(weight)
-    function = getattr(_library(), f"weighted_{direction}")
+    function = _library.function(f"weighted_{direction}")
 
     def call(range_: tuple[int, int], outputs: tuple[Tensor | None, ...]) -> int:
         return function(rows, points, dims, count, *map(pointer, inputs), *range_, *map(pointer, outputs))

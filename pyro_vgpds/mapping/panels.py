@@ -7,28 +7,22 @@ as padding, so that S = M (M + 4) / 2 numbers are a matrix. ``_panels.h`` has th
 
 from __future__ import annotations
 
-import ctypes
 import functools
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import Library
 
 __all__ = ["available", "matrices_of", "panels_norm", "panels_of", "panels_size"]
 
 _ROWS = 4
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    types = [ctypes.c_long] * 2 + [ctypes.c_void_p] * 2
-    return open_library(f"{__package__}._midpoint", panels_of=types, panels_matrices=types)
+_library = Library(f"{__package__}._midpoint", panels_of="nn pp", panels_matrices="nn pp")
 
 
-def available() -> bool:
-    """Whether the compiled functions were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def panels_size(points: int) -> int:
@@ -53,7 +47,7 @@ def _converted(name: str, given: Tensor, points: int, shape: tuple[int, ...], ne
     if given.dtype is not torch.float64 or not given.is_cpu or given.shape[1:] != shape:
         raise ValueError("panels are made of float64 CPU tensors (C, M, M), or (C, S)")
     found = given.new_empty(len(given), *new)
-    getattr(_library(), name)(len(given), points, given.data_ptr(), found.data_ptr())
+    _library.function(name)(len(given), points, given.data_ptr(), found.data_ptr())
     return found
 
 

@@ -7,20 +7,16 @@ The environment variable ``PYRO_VGPDS_NATIVE=0`` disables it. Names and shapes a
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
-from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
+from pyro_vgpds.compiled import Library, chunks, run
+from pyro_vgpds.temporal.layout import Kept, Layout
 
-__all__ = [
-    "FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "draw", "draw_grad", "entry", "matmul", "pattern",
-    "quadratic", "solve", "undraw", "variance", "variance_grad",
-]  # fmt: skip
+__all__ = ["FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "entry", "pattern"]
 
 LANES = 4  #: chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
@@ -28,20 +24,15 @@ FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the sta
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 15
-    return open_library(f"{__package__}._chains", run_chains=types)
+_library = Library(f"{__package__}._chains", run_chains="i nnnnn ppppppppppppppp")
 
 
-def available() -> bool:
-    """Whether the compiled loops were built and are not disabled."""
-    return _library() is not None
+available = _library.available
 
 
 def entry() -> int:
     """The address of the compiled function."""
-    return address(_library(), "run_chains")
+    return _library.address("run_chains")
 
 
 @functools.cache
@@ -65,6 +56,12 @@ class Chains(NamedTuple):
     kernel: Tensor  #: (C,), integers
     blocks: tuple[int, ...]
 
+    @classmethod
+    def of(cls, a: Tensor, q: Tensor, layout: Layout) -> Chains:
+        """The recursions of a layout."""
+        step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
+        return cls(a.contiguous(), q.contiguous(), layout.h.contiguous(), step, index, layout.blocks)
+
     def run(
         self,
         task: int,
@@ -86,7 +83,7 @@ class Chains(NamedTuple):
             None if x is None else x.data_ptr()
             for x in (pattern(blocks), step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
         ]
-        function = _library().run_chains  # type: ignore[union-attr]
+        function = _library.function("run_chains")
 
         def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
@@ -110,7 +107,7 @@ class Chains(NamedTuple):
         """The gradients in a, q and λ."""
         return self.run(_GRADIENT, (lam, d_lam), 1, weight.contiguous(), gradients=True)
 
-    def solve(self, eta: Tensor, lam: Tensor, kept: Kept) -> tuple[Tensor, ...]:
+    def solve(self, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
         """S η and (I + Λ K_f)⁻¹ η."""
         return self.run(_SOLVE, (lam, eta), 3)[:2]
 
@@ -122,52 +119,14 @@ class Chains(NamedTuple):
         """The gradients of left·K_f right in a and q."""
         return self.run(_QUADRATIC, (left, right), 0, gradients=True)
 
+    def draw(self, white: Tensor, noise: Tensor) -> Tensor:
+        """L ε."""
+        return self.run(_DRAW, (1.0 / white, noise), 1)[0]
 
-def _chains(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Chains:
-    check_inputs(a, q, layout, inputs)
-    step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    return Chains(a.contiguous(), q.contiguous(), layout.h.contiguous(), step, index, layout.blocks)
+    def draw_grad(self, white: Tensor, noise: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        """The gradients in a, q, the white noise and ε."""
+        return self.run(_DRAW_GRADIENT, (1.0 / white, noise, grad), 2, gradients=True)
 
-
-def _run(
-    task: int,
-    model: tuple[Tensor, Tensor, Layout],
-    inputs: tuple[Tensor, ...],
-    num_outputs: int,
-    gradients: bool = False,
-) -> tuple[Tensor, ...]:
-    return _chains(*model, *inputs).run(task, inputs, num_outputs, gradients=gradients)
-
-
-def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    return _chains(a, q, layout, lam).variance(lam)
-
-
-def variance_grad(
-    a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
-) -> tuple[Tensor, ...]:
-    return _chains(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
-
-
-def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    return _chains(a, q, layout, eta, lam).solve(eta, lam, kept)
-
-
-def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
-    return _chains(a, q, layout, b).matmul(b)
-
-
-def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-    return _chains(a, q, layout, left, right).quadratic(left, right)
-
-
-def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
-    return _run(_DRAW, (a, q, layout), (1.0 / white, noise), 1)[0]
-
-
-def draw_grad(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-    return _run(_DRAW_GRADIENT, (a, q, layout), (1.0 / white, noise, grad), 2, gradients=True)
-
-
-def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Tensor:
-    return _run(_SOLVE, (a, q, layout), (1.0 / white, x / white), 3)[2]
+    def undraw(self, white: Tensor, x: Tensor) -> Tensor:
+        """L⁻¹ x."""
+        return self.run(_SOLVE, (1.0 / white, x / white), 3)[2]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""q(X) from η and λ with the gradients of the kernel's parameters, without autograd.
 
-It is what :func:`~pyro_vgpds.temporal.fused.natural_posterior` and :mod:`~pyro_vgpds.temporal.kl` compute. In
+It is what :func:`~pyro_vgpds.temporal.markov_autograd.natural_posterior` and :mod:`~pyro_vgpds.temporal.kl` compute. In
 small problems the steps of autograd and the operations of torch on N × Q numbers take longer than the recursions; here
 compiled code does them for a Markov kernel (``_natural.c``). Of white noise, with k the diagonal of K_t and b = 1 + kλ,
 
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import default_jitter
 from pyro_vgpds.parameters.gradients import has_hooks
-from pyro_vgpds.temporal.fused import Frames
-from pyro_vgpds.temporal.passes import is_available, natural_step, passes_of
+from pyro_vgpds.temporal.markov_autograd import Frames
+from pyro_vgpds.temporal.native_path import is_available, natural_step, passes_of
 from pyro_vgpds.temporal.rounding import are_digits, lost_digits
 
 __all__ = ["DiagonalPath", "MarkovPath", "PathSource", "diagonal_path", "markov_path"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pyro_vgpds.parameters import modules_of
 from pyro_vgpds.parameters.gradients import log_parameter_of
-from pyro_vgpds.temporal.fused import Frames
+from pyro_vgpds.temporal.markov_autograd import Frames
 from pyro_vgpds.temporal.path_gradients import DiagonalPath, MarkovPath, PathSource, diagonal_path, markov_path
 
 __all__ = ["DiagonalReader", "KernelReader", "PathReader", "diagonal_reader", "path_reader"]

@@ -33,15 +33,17 @@ model in float32: a filter in float32 loses all digits if λ K = 1e8.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyro_vgpds.temporal import chains, scan, tiles
-from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.temporal import chains
+from pyro_vgpds.temporal.chains import Chains
+from pyro_vgpds.temporal.layout import Layout, check_inputs
+from pyro_vgpds.temporal.scan import Scans
+from pyro_vgpds.temporal.tiles import PackedChains, fits
 from pyro_vgpds.types import Context
 
 __all__ = ["draw", "is_compiled", "matmul", "posterior", "solve", "undraw", "variance"]
@@ -58,11 +60,20 @@ def is_compiled(x: Tensor) -> bool:
     return x.device.type == "cpu" and chains.available()
 
 
-def _route(a: Tensor, layout: Layout) -> ModuleType:
-    """The module that runs the recursions: compiled loops over the frames if possible, else scans."""
+def _loops(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Chains | Scans:
+    """Compiled loops over the frames if possible, else scans, for these inputs (C, N)."""
     if not is_compiled(a):
-        return scan
-    return tiles if tiles.fits(layout.blocks) else chains
+        return Scans(a, q, layout)
+    check_inputs(a, q, layout, inputs)
+    return Chains.of(a, q, layout)
+
+
+def _tiled(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> Chains | Scans | PackedChains:
+    """The same, in tiles for states to which they suit, which have no draws and no products with K_f."""
+    if not is_compiled(a) or not fits(layout.blocks):
+        return _loops(a, q, layout, *inputs)
+    check_inputs(a, q, layout, inputs)
+    return PackedChains.of(a, q, layout)
 
 
 def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,18 +103,21 @@ def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> 
 
 def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Tensor:
     """L⁻¹ x, (C, N): the inverse of :func:`draw`, without a gradient."""
-    return _route(a, layout).undraw(a, q, layout, white, x)
+    return _loops(a, q, layout, white, x).undraw(white, x)
 
 
-def _solve_grad(ctx: _Pass, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+def _solve_grad(
+    ctx: _Pass, g_mean: Tensor, g_b: Tensor, kept: tuple[Tensor, ...]
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
     """The gradients in a, q, η and λ of the mean and b."""
     # b = η − λ mean, and d mean = W dK_f b − S dΛ mean + S dη with W = I − S Λ
     a, q, lam, mean, b = ctx.saved_tensors[:5]
-    route = _route(a, ctx.layout)
-    through, left = route.solve(a, q, ctx.layout, g_mean - lam * g_b, lam, kept)
+    g_eta = g_mean - lam * g_b
+    loops = _tiled(a, q, ctx.layout, g_eta, lam)
+    through, left = loops.solve(g_eta, lam, kept)
     g_a = g_q = None
     if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-        g_a, g_q = route.quadratic(a, q, ctx.layout, left, b)
+        g_a, g_q = loops.quadratic(left, b)
     return g_a, g_q, through + g_b, -mean * (through + g_b)
 
 
@@ -112,9 +126,9 @@ class _Posterior(torch.autograd.Function):
     def forward(
         ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, eta: Tensor | None, lam: Tensor
     ) -> tuple[Tensor | None, ...]:
-        route = _route(a, layout)
-        s, precision, logdet, kept = route.variance(a, q, layout, lam)
-        mean, b = (None, None) if eta is None else route.solve(a, q, layout, eta, lam, kept)
+        loops = _tiled(a, q, layout, lam, *(() if eta is None else (eta,)))
+        s, precision, logdet, kept = loops.variance(lam)
+        mean, b = (None, None) if eta is None else loops.solve(eta, lam, kept)
         ctx.layout = layout
         ctx.save_for_backward(a, q, lam, mean, b, s, *kept)
         return s, precision, logdet, mean, b
@@ -126,14 +140,14 @@ class _Posterior(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         a, q, lam, mean, _, s, *kept = ctx.saved_tensors
         direction = g_s - lam.square() * g_precision  # the diagonal of (K_f + Λ⁻¹)⁻¹ is λ − λ² s
-        g_a, g_q, g_lam = _route(a, ctx.layout).variance_grad(a, q, ctx.layout, lam, direction, g_logdet)
+        g_a, g_q, g_lam = _tiled(a, q, ctx.layout, lam, direction).variance_grad(lam, direction, g_logdet)
         g_lam = g_lam + g_logdet.unsqueeze(-1) * s + g_precision * (1.0 - 2.0 * lam * s)
         if mean is None:
             return g_a, g_q, None, None, g_lam
         assert g_mean is not None
         assert g_b is not None
         more_a, more_q, g_eta, more_lam = _solve_grad(ctx, g_mean, g_b, tuple(kept))
-        if more_a is not None:
+        if more_a is not None and more_q is not None:
             g_a, g_q = g_a + more_a, g_q + more_q
         return g_a, g_q, None, g_eta, g_lam + more_lam
 
@@ -141,7 +155,7 @@ class _Posterior(torch.autograd.Function):
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-        mean, b = _route(a, layout).solve(a, q, layout, eta, lam)
+        mean, b = _tiled(a, q, layout, eta, lam).solve(eta, lam)
         ctx.layout = layout
         ctx.save_for_backward(a, q, lam, mean, b)
         return mean, b
@@ -158,17 +172,16 @@ class _MatMul(torch.autograd.Function):
     def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
         ctx.layout = layout
         ctx.save_for_backward(a, q, b)
-        return _route(a, layout).matmul(a, q, layout, b)
+        return _loops(a, q, layout, b).matmul(b)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Pass, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, q, b = ctx.saved_tensors
-        route = _route(a, ctx.layout)
         g_a = g_q = None
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            g_a, g_q = route.quadratic(a, q, ctx.layout, grad, b)
-        return g_a, g_q, None, route.matmul(a, q, ctx.layout, grad)
+            g_a, g_q = _tiled(a, q, ctx.layout, grad).quadratic(grad, b)
+        return g_a, g_q, None, _loops(a, q, ctx.layout, grad).matmul(grad)
 
 
 class _Draw(torch.autograd.Function):
@@ -176,11 +189,11 @@ class _Draw(torch.autograd.Function):
     def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
         ctx.layout = layout
         ctx.save_for_backward(a, q, white, noise)
-        return _route(a, layout).draw(a, q, layout, white, noise)
+        return _loops(a, q, layout, white, noise).draw(white, noise)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Pass, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, q, white, noise = ctx.saved_tensors
-        g_a, g_q, g_white, g_noise = _route(a, ctx.layout).draw_grad(a, q, ctx.layout, white, noise, grad)
+        g_a, g_q, g_white, g_noise = _loops(a, q, ctx.layout, white, grad).draw_grad(white, noise, grad)
         return g_a, g_q, None, g_white, g_noise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""The recursions of ``recursions.py`` as associative scans: torch code on any device, of depth log N.
 
-Names, shapes and equations are those of :mod:`pyro_vgpds.temporal.recursions`.
+Shapes and equations are those of :mod:`pyro_vgpds.temporal.recursions`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_vgpds.temporal.layout import Kept, Layout
 
-__all__ = ["draw", "draw_grad", "matmul", "quadratic", "solve", "undraw", "variance", "variance_grad"]
+__all__ = ["Scans"]
 
 Elements: TypeAlias = tuple[Tensor, ...]
 _NUMBERS = 1 << 24  # numbers in one set of matrices; a recursion holds tens of such sets at a time
@@ -157,11 +157,6 @@ def _variance(a: Tensor, q: Tensor, h: Tensor, lam: Tensor) -> Elements:
     return f.u * f.v - f.u.square() * n, f.c + f.c.square() * n, torch.log1p(lam * f.v).sum(-1)
 
 
-def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    s, precision, logdet = _variance(a, q, layout, lam)
-    return s, precision, logdet, ()
-
-
 def _pull(x: Tensor, y: Tensor, h: Tensor, c: Tensor, n: Tensor) -> Tensor:
     """Gᵀ X G with G = I − c w h, of y = X w and n = w·y."""
     hy = _outer(h.expand_as(y), y)
@@ -169,7 +164,7 @@ def _pull(x: Tensor, y: Tensor, h: Tensor, c: Tensor, n: Tensor) -> Tensor:
 
 
 @_in_blocks(2)
-def variance_grad(a: Tensor, q: Tensor, h: Tensor, lam: Tensor, d_lam: Tensor, weight: Tensor) -> Elements:
+def _variance_grad(a: Tensor, q: Tensor, h: Tensor, lam: Tensor, d_lam: Tensor, weight: Tensor) -> Elements:
     f = _filter(a, q, h, lam)
     future, y = _information(a, h, f)
     w, v, u, c = f.w, f.v, f.u, f.c
@@ -212,10 +207,6 @@ def _solve(a: Tensor, q: Tensor, h: Tensor, eta: Tensor, lam: Tensor) -> Element
     return mean + f.v * surprise + f.u * n, surprise - f.c * n
 
 
-def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> Elements:
-    return _solve(a, q, layout, eta, lam)
-
-
 def _path(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """r_k = h_k b_k + A_{k+1}ᵀ r_{k+1} and z_k = A_k z_{k−1} + Q_k r_k, each (C, N, d, 1)."""
     own = (h * b.unsqueeze(-1)).unsqueeze(-1)
@@ -228,12 +219,8 @@ def _matmul(a: Tensor, q: Tensor, h: Tensor, b: Tensor) -> Elements:
     return ((_path(a, q, h, b)[1].squeeze(-1) * h).sum(-1),)
 
 
-def matmul(a: Tensor, q: Tensor, layout: Layout, b: Tensor) -> Tensor:
-    return _matmul(a, q, layout, b)[0]
-
-
 @_in_blocks(2)
-def quadratic(a: Tensor, q: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Elements:
+def _quadratic(a: Tensor, q: Tensor, h: Tensor, left: Tensor, right: Tensor) -> Elements:
     (r, z), (r_new, z_new) = _path(a, q, h, left), _path(a, q, h, right)
     g_a, g_q = r @ _later(z_new).mT + r_new @ _later(z).mT, r @ r_new.mT
     return g_a, 0.5 * (g_q + g_q.mT)
@@ -247,12 +234,8 @@ def _draw(a: Tensor, q: Tensor, h: Tensor, white: Tensor, noise: Tensor) -> Elem
     return (((a @ _later(after)).squeeze(-1) * h).sum(-1) + size * noise,)
 
 
-def draw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, noise: Tensor) -> Tensor:
-    return _draw(a, q, layout, white, noise)[0]
-
-
 @_in_blocks(2)
-def draw_grad(a: Tensor, q: Tensor, h: Tensor, white: Tensor, noise: Tensor, grad: Tensor) -> Elements:
+def _draw_grad(a: Tensor, q: Tensor, h: Tensor, white: Tensor, noise: Tensor, grad: Tensor) -> Elements:
     f = _filter(a, q, h, 1.0 / white)
     size = (f.v + white).sqrt()
     rate = noise / size
@@ -279,5 +262,34 @@ def _undraw(a: Tensor, q: Tensor, h: Tensor, white: Tensor, x: Tensor) -> Elemen
     return ((x - ((a @ _later(after)).squeeze(-1) * h).sum(-1)) / (f.v + white).sqrt(),)
 
 
-def undraw(a: Tensor, q: Tensor, layout: Layout, white: Tensor, x: Tensor) -> Tensor:
-    return _undraw(a, q, layout, white, x)[0]
+class Scans(NamedTuple):
+    """The recursions, in the form of :class:`~pyro_vgpds.temporal.chains.Chains`."""
+
+    a: Tensor  #: (K, U, d, d)
+    q: Tensor
+    layout: Layout
+
+    def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+        s, precision, logdet = _variance(*self, lam)
+        return s, precision, logdet, ()
+
+    def variance_grad(self, lam: Tensor, d_lam: Tensor, weight: Tensor) -> Elements:
+        return _variance_grad(*self, lam, d_lam, weight)
+
+    def solve(self, eta: Tensor, lam: Tensor, kept: Kept = ()) -> Elements:
+        return _solve(*self, eta, lam)
+
+    def matmul(self, b: Tensor) -> Tensor:
+        return _matmul(*self, b)[0]
+
+    def quadratic(self, left: Tensor, right: Tensor) -> Elements:
+        return _quadratic(*self, left, right)
+
+    def draw(self, white: Tensor, noise: Tensor) -> Tensor:
+        return _draw(*self, white, noise)[0]
+
+    def draw_grad(self, white: Tensor, noise: Tensor, grad: Tensor) -> Elements:
+        return _draw_grad(*self, white, noise, grad)
+
+    def undraw(self, white: Tensor, x: Tensor) -> Tensor:
+        return _undraw(*self, white, x)[0]

@@ -12,7 +12,7 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
 from pyro_vgpds.kernels.programs import ProgramOf
 from pyro_vgpds.temporal import recursions
-from pyro_vgpds.temporal.fused import Frames, frames_of, time_steps, transitions
+from pyro_vgpds.temporal.markov_autograd import Frames, frames_of, time_steps, transitions
 
 __all__ = ["CompiledKernel", "StateSpaceForm", "make_state_space", "read_compiled"]
 

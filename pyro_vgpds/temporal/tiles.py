@@ -3,12 +3,11 @@
 
 The transition matrices are block-diagonal. Blocks are packed into tiles of 4 × 4, and the compiled code ``_tiles``
 multiplies tiles: O(d²) per frame instead of O(d³). Its filter keeps w and v (see ``recursions``), from which each mean
-costs O(d). Names and shapes are those of :mod:`pyro_vgpds.temporal.chains`, which does the rest.
+costs O(d). Draws and products with K_f are those of :class:`~pyro_vgpds.temporal.chains.Chains`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections import Counter
 from typing import NamedTuple
@@ -16,28 +15,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import address, chunks, open_library, run
-from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, draw, draw_grad, matmul, undraw
-from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
+from pyro_vgpds.compiled import Library, chunks, run
+from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED
+from pyro_vgpds.temporal.layout import Kept, Layout
 
-__all__ = [
-    "TiledChains", "draw", "draw_grad", "entry", "fits", "matmul", "place", "quadratic", "solve", "undraw", "variance",
-    "variance_grad",
-]  # fmt: skip
+__all__ = ["PackedChains", "TiledChains", "entry", "fits", "place"]
 
 _SIDE = 4  # of a tile
 _VARIANCE, _SOLVE, _GRADIENT, _QUADRATIC = range(4)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 16
-    return open_library(f"{__package__}._tiles", run_tiles=types)
+_library = Library(f"{__package__}._tiles", run_tiles="i nnnnn pppppppppppppppp")
 
 
 def entry() -> int:
     """The address of the compiled function."""
-    return address(_library(), "run_tiles")
+    return _library.address("run_tiles")
 
 
 def fits(blocks: tuple[int, ...]) -> bool:
@@ -118,7 +111,7 @@ class TiledChains(NamedTuple):
         tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
         padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
         fixed = [None if x is None else x.data_ptr() for x in padded]
-        function = _library().run_tiles  # type: ignore[union-attr]
+        function = _library.function("run_tiles")
 
         def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
             pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
@@ -160,31 +153,30 @@ def place(blocks: tuple[int, ...]) -> tuple[int, Tensor]:
     return tiles.count, tiles.place
 
 
-def _tiled(a: Tensor, q: Tensor, layout: Layout, *inputs: Tensor) -> TiledChains:
-    check_inputs(a, q, layout, inputs)
-    tiles = _make_tiles(layout.blocks)
-    packed = tiles.pack(a)
-    step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
-    return TiledChains(packed, packed.mT.contiguous(), tiles.pack(q), tiles.pack_vectors(layout.h), step, index)
+class PackedChains(NamedTuple):
+    """The recursions of chains whose states are packed into tiles, in the form of :class:`Chains`."""
 
+    chains: TiledChains
+    tiles: _Tiles
 
-def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
-    return _tiled(a, q, layout, lam).variance(lam)
+    @classmethod
+    def of(cls, a: Tensor, q: Tensor, layout: Layout) -> PackedChains:
+        """The recursions of a layout."""
+        tiles = _make_tiles(layout.blocks)
+        packed = tiles.pack(a)
+        step, index = (x.to(torch.int64).contiguous() for x in (layout.step, layout.kernel))
+        h = tiles.pack_vectors(layout.h)
+        return cls(TiledChains(packed, packed.mT.contiguous(), tiles.pack(q), h, step, index), tiles)
 
+    def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
+        return self.chains.variance(lam)
 
-def variance_grad(
-    a: Tensor, q: Tensor, layout: Layout, lam: Tensor, d_lam: Tensor, weight: Tensor
-) -> tuple[Tensor, ...]:
-    half, g_q, g_lam = _tiled(a, q, layout, lam, d_lam).variance_grad(lam, d_lam, weight)
-    unpack = _make_tiles(layout.blocks).unpack
-    return 2.0 * unpack(half).mT, unpack(g_q), g_lam
+    def variance_grad(self, lam: Tensor, d_lam: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        half, g_q, g_lam = self.chains.variance_grad(lam, d_lam, weight)
+        return 2.0 * self.tiles.unpack(half).mT, self.tiles.unpack(g_q), g_lam
 
+    def solve(self, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
+        return self.chains.solve(eta, lam, kept or self.chains.variance(lam)[-1])
 
-def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
-    packed = _tiled(a, q, layout, eta, lam)
-    return packed.solve(eta, lam, kept or packed.variance(lam)[-1])
-
-
-def quadratic(a: Tensor, q: Tensor, layout: Layout, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-    unpack = _make_tiles(layout.blocks).unpack
-    return tuple(unpack(x) for x in _tiled(a, q, layout, left, right).quadratic(left, right))
+    def quadratic(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        return tuple(map(self.tiles.unpack, self.chains.quadratic(left, right)))

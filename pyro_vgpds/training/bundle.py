@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -12,21 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import open_library
+from pyro_vgpds.compiled import Library
 
 __all__ = ["Bundle", "Packed", "are_finite", "copies", "library"]
 
 
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled functions of training, if they were built."""
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._adam",
-        adam_averages=[number, pointer, real, real, ctypes.c_int, *[pointer] * 5],
-        adam_move=[number, *[pointer] * 3, *[real] * 4, *[pointer] * 4],
-        bundle_copy=[number, *[pointer] * 3],
-    )
+#: the compiled functions of training
+library = Library(
+    f"{__package__}._adam", adam_averages="n p rr i ppppp", adam_move="n ppp rrrr pppp", bundle_copy="n ppp"
+)
 
 
 def copies(parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -94,7 +87,7 @@ class Bundle:
             return copies(self.tensors)
         vector = torch.empty(self._ends[-1], dtype=torch.float64)
         given = len(self.tensors), self.sizes, self.addresses(self.tensors), vector.data_ptr()
-        library().bundle_copy(*given)  # type: ignore[union-attr]
+        library.function("bundle_copy")(*given)
         return self.pack(vector)
 
 

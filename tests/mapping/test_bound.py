@@ -64,8 +64,7 @@ def _compare(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 def test_groups_with_one_rate_equal_dense_algebra(groups, width):
     inputs, count = _problem(groups, 6, width, 1), torch.rand(groups, 1) + width
     expected = _dense(*inputs, count)
-    *others, beta = inputs
-    found = cholesky_terms(*others, beta.squeeze(-1), count.squeeze(-1), _unchecked)
+    found = cholesky_terms(*inputs, count, _unchecked)
     assert found is not None
     _compare(found, expected, inputs)
     _compare(eigen_terms(*inputs, count, _unchecked), expected, inputs)
@@ -81,8 +80,6 @@ def test_groups_with_a_rate_for_each_output_equal_dense_algebra(groups):
 @pytest.mark.parametrize("terms", [cholesky_terms, eigen_terms])
 def test_gradients_are_computed_only_if_they_are_wanted(terms):
     inputs, count = _problem(2, 5, 1, 1), torch.ones(2, 1)
-    if terms is cholesky_terms:
-        inputs[-1], count = inputs[-1].squeeze(-1), count.squeeze(-1)
     with torch.no_grad():
         plain = terms(*inputs, count, _unchecked)
     assert plain.grad_fn is None
@@ -94,9 +91,8 @@ def test_a_slack_below_zero_counts_as_zero_and_has_no_gradient():
     inputs, count = _problem(3, 5, 1, 1), torch.ones(3, 1)
     with torch.no_grad():
         inputs[0][1] = 0.0
-    *others, beta = inputs
     for found in (
-        cholesky_terms(*others, beta.squeeze(-1), count.squeeze(-1), _unchecked),
+        cholesky_terms(*inputs, count, _unchecked),
         eigen_terms(*inputs, count, _unchecked),
     ):
         gradients = torch.autograd.grad(found, inputs)
@@ -133,7 +129,7 @@ def test_rounding_errors_need_eigenvalues(monkeypatch, compiled, closed):
         more = back.mT @ (torch.maximum(e, least) - e).diag() @ back  # makes all eigenvalues at least that
         x = x[:, e > least]
         assert 0 < x.shape[1] < 5
-    assert cholesky_terms(psi0, v, psi2, factor, beta.squeeze(-1), count.squeeze(-1), _unchecked) is None
+    assert cholesky_terms(psi0, v, psi2, factor, beta, count, _unchecked) is None
     found = terms_of(bound._group_terms)(psi0, v, psi2, factor, beta, count, _unchecked)
     assert found == eigen_terms(psi0, v, psi2, factor, beta, count, _unchecked)
     K, rate = factor @ factor.mT, beta[0, 0]

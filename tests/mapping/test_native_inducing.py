@@ -12,6 +12,7 @@ from pyro_vgpds.mapping.basis import InducingInputs
 from pyro_vgpds.mapping.bound import collapsed_bound
 from pyro_vgpds.mapping.group_terms import torch_terms, whiten
 from pyro_vgpds.mapping.native_inducing import (
+    GroupStatistics,
     decay,
     decay_gradients,
     is_compiled,
@@ -95,7 +96,8 @@ def test_terms_of_a_spectrum_are_those_of_torch(groups, points, width, rates):
     torch.testing.assert_close(A, whiten(factor, psi2), rtol=1e-10, atol=1e-10)
     psi0 = A.diagonal(dim1=-2, dim2=-1).sum(-1) + torch.randn(groups).double()  # some slacks as well
     v, beta = torch.randn(groups, points, width).double(), torch.rand(groups, rates).double() + 0.5
-    given = *torch.linalg.eigh(A), factor, psi0, v, beta, torch.rand(groups, rates).double() + 1.0
+    statistics = GroupStatistics(psi0, v, psi2, beta, torch.rand(groups, rates).double() + 1.0)
+    given = *torch.linalg.eigh(A), factor, statistics
     found, wanted = spectrum_terms(*given, True), torch_terms(*given, True)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -8,6 +8,7 @@ from problems import terms_of
 from pyro_vgpds.compiled import loop_threads
 from pyro_vgpds.mapping import group_terms, native_terms
 from pyro_vgpds.mapping.group_terms import torch_parts
+from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
 
@@ -27,15 +28,15 @@ def drawn(groups: int, points: int, width: int):
     # some groups with a positive slack, others with a negative one
     psi0 = psi2.flatten(1) @ inverse.flatten() + torch.randn(groups, dtype=torch.float64)
     v = torch.randn(groups, points, width, dtype=torch.float64)
-    beta = torch.rand(groups, dtype=torch.float64) + 0.5
-    count = torch.randint(1, 5, (groups,)).double()
-    return psi0, v, psi2, (K, inverse, factor.diagonal()), beta, count
+    beta = torch.rand(groups, 1, dtype=torch.float64) + 0.5
+    count = torch.randint(1, 5, (groups, 1)).double()
+    return GroupStatistics(psi0, v, psi2, beta, count), Covariance(K, inverse, factor)
 
 
 def in_panels(given):
     """The arguments of the compiled function."""
-    psi0, v, psi2, *others = given
-    return psi0, v, panels_of(psi2), *others
+    groups, covariance = given
+    return groups._replace(psi2=panels_of(groups.psi2)), covariance
 
 
 def flat(parts, points: int | None = None):
@@ -62,10 +63,10 @@ def test_without_gradients_only_the_value_is_computed():
 
 
 def test_the_value_does_not_depend_on_the_memory_layout():
-    psi0, v, *others = in_panels(drawn(4, 10, 3))
-    turned = v.movedim(0, 1).contiguous().movedim(0, 1)
+    groups, covariance = in_panels(drawn(4, 10, 3))
+    turned = groups.v.movedim(0, 1).contiguous().movedim(0, 1)
     assert not turned.is_contiguous()
-    results = (flat(group_parts(psi0, x, *others, True)) for x in (v, turned))
+    results = (flat(group_parts(groups._replace(v=x), covariance, True)) for x in (groups.v, turned))
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
@@ -82,27 +83,29 @@ def test_several_threads_give_the_same(monkeypatch):
 
 @pytest.mark.parametrize("value", [-1e3, float("nan"), float("inf")])
 def test_matrices_that_are_not_positive_definite_have_no_terms(value):
-    psi0, v, psi2, *others = drawn(3, 9, 1)
-    psi2[1, 4, 4] = value
-    assert group_parts(psi0, v, panels_of(psi2), *others, True) is None
+    given = drawn(3, 9, 1)
+    given[0].psi2[1, 4, 4] = value
+    assert group_parts(*in_panels(given), True) is None
     if value < 0:
-        assert torch_parts(psi0, v, psi2, *others, True) is None
+        assert torch_parts(*given, True) is None
 
 
 def test_only_float64_on_a_cpu_is_compiled():
-    psi0, v, psi2, covariance, beta, count = drawn(2, 5, 1)
+    given = drawn(2, 5, 1)
+    packed, covariance = in_panels(given)
+    v, psi2 = given[0].v, given[0].psi2
     assert is_compiled(v, psi2)
     assert not is_compiled(v.float(), psi2.float())
     assert not is_compiled(v[:, :, :0], psi2)
     assert not is_compiled(torch.empty(1, 300, 1).double(), torch.empty(1, 300, 300).double())
     with pytest.raises(ValueError, match="the compiled terms of groups take float64 CPU tensors"):
-        group_parts(psi0, v.float(), panels_of(psi2), covariance, beta, count, True)
+        group_parts(packed._replace(v=v.float()), covariance, True)
     with pytest.raises(ValueError, match="psi2 must be panels"):
-        group_parts(psi0, v, psi2, covariance, beta, count, True)
+        group_parts(*given, True)
 
 
 def test_a_retained_graph_can_be_used_again_with_another_scale():
-    psi0, v, psi2, (K, _, _), beta, count = drawn(2, 6, 1)
+    (psi0, v, psi2, beta, count), (K, _, _) = drawn(2, 6, 1)
     leaves = [x.requires_grad_() for x in (psi0, v, psi2, torch.linalg.cholesky(K), beta)]
     value = cholesky_terms(*leaves, count, lambda *_: None)
     first = torch.autograd.grad(-value, leaves, retain_graph=True)
@@ -116,7 +119,7 @@ def test_a_retained_graph_can_be_used_again_with_another_scale():
 
 
 def test_a_first_scale_of_zero_does_not_lose_the_gradients():
-    psi0, v, psi2, (K, _, _), beta, count = drawn(2, 6, 1)
+    (psi0, v, psi2, beta, count), (K, _, _) = drawn(2, 6, 1)
     leaves = [x.requires_grad_() for x in (psi0, v, psi2, torch.linalg.cholesky(K), beta)]
     value = cholesky_terms(*leaves, count, lambda *_: None)
     assert not any(x.any() for x in torch.autograd.grad(0.0 * value, leaves, retain_graph=True))
@@ -126,7 +129,7 @@ def test_a_first_scale_of_zero_does_not_lose_the_gradients():
 
 
 def test_terms_without_the_compiled_function_are_the_same(monkeypatch):
-    psi0, v, psi2, (K, _, _), beta, count = drawn(3, 11, 2)
+    (psi0, v, psi2, beta, count), (K, _, _) = drawn(3, 11, 2)
     leaves = [x.requires_grad_() for x in (psi0, v, psi2, torch.linalg.cholesky(K), beta)]
     compiled = cholesky_terms(*leaves, count, lambda *_: None)
     monkeypatch.setattr(group_terms, "is_compiled", lambda *_: False)

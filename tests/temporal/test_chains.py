@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence
 from pyro_vgpds import OpperArchambeau, TemporalGP
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Bias, Matern32, Matern52, Periodic, White
-from pyro_vgpds.temporal import chains, scan, tiles
+from pyro_vgpds.temporal import chains, recursions, scan, tiles
 from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.markov import MarkovCovariance
 
@@ -104,12 +104,11 @@ def test_tiles_are_the_chains_and_the_scans(regular):
     assert tiles.fits(layout.blocks)
     lam, eta, g = torch.rand(3, n) * 10, torch.randn(3, n), torch.randn(3, n)
     results = []
-    for route in (tiles, chains, scan):
-        *variance, kept = route.variance(a, q, layout, lam)
+    for loops in (tiles.PackedChains.of(a, q, layout), chains.Chains.of(a, q, layout), scan.Scans(a, q, layout)):
+        *variance, kept = loops.variance(lam)
         results.append([
-            *variance, *route.variance_grad(a, q, layout, lam, g, torch.tensor([0.5, 1.0, 2.0])),
-            *route.solve(a, q, layout, eta, lam), *route.solve(a, q, layout, eta, lam, kept),
-            *route.quadratic(a, q, layout, eta, g),
+            *variance, *loops.variance_grad(lam, g, torch.tensor([0.5, 1.0, 2.0])), *loops.solve(eta, lam),
+            *loops.solve(eta, lam, kept), *loops.quadratic(eta, g),
         ])  # fmt: skip
     inside = torch.tensor(layout.blocks).unsqueeze(-1) == torch.tensor(layout.blocks)
     for others in zip(*results, strict=True):
@@ -138,14 +137,13 @@ def test_compiled_loops_refuse_other_tensors():
     a = q = torch.zeros(1, 4, 2, 2)
     lam, zeros = torch.ones(3, 5), torch.zeros(5, dtype=torch.long)
     layout = Layout(torch.zeros(5, 2), zeros, zeros[:3], (0, 0))
-    for route in (chains, tiles):
-        route.variance(a, q, layout, lam)
-        with pytest.raises(ValueError, match=r"need float64 CPU tensors, but got torch\.float32"):
-            route.variance(a, q, layout, lam.float())
-        for bad in ((a, q[:, :3], layout, lam), (a, q, layout, lam[:2]), (a, q, layout._replace(blocks=(0,)), lam)):
-            with pytest.raises(ValueError, match=r"a and q must be .* but got \["):
-                route.variance(*bad)
-        with pytest.raises(ValueError, match=r"kernel must have entries from 0 to 0, but got \[1, 1, 1\]"):
-            route.variance(a, q, layout._replace(kernel=layout.kernel + 1), lam)
-        with pytest.raises(ValueError, match=r"step must have entries from 0 to 3, but got \[4, 4, 4, 4, 4\]"):
-            route.variance(a, q, layout._replace(step=layout.step + 4), lam)
+    recursions.variance(a, q, layout, lam)
+    with pytest.raises(ValueError, match=r"need float64 CPU tensors, but got torch\.float32"):
+        recursions.variance(a, q, layout, lam.float())
+    for bad in ((a, q[:, :3], layout, lam), (a, q, layout, lam[:2]), (a, q, layout._replace(blocks=(0,)), lam)):
+        with pytest.raises(ValueError, match=r"a and q must be .* but got \["):
+            recursions.variance(*bad)
+    with pytest.raises(ValueError, match=r"kernel must have entries from 0 to 0, but got \[1, 1, 1\]"):
+        recursions.variance(a, q, layout._replace(kernel=layout.kernel + 1), lam)
+    with pytest.raises(ValueError, match=r"step must have entries from 0 to 3, but got \[4, 4, 4, 4, 4\]"):
+        recursions.variance(a, q, layout._replace(step=layout.step + 4), lam)

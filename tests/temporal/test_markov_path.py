@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from test_fused import KINDS, Q, make, some, times_of
+from test_markov_autograd import KINDS, Q, make, some, times_of
 from torch.distributions import kl_divergence
 
 from pyro_vgpds import OpperArchambeau, TemporalGP, compiled
@@ -14,11 +14,11 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import natural_step
 from pyro_vgpds.kernels import Bias, Matern32, White, programs
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.temporal import chains, passes
+from pyro_vgpds.temporal import chains, native_path
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
 
 pytestmark = pytest.mark.skipif(
-    programs._library() is None or not passes.is_available(), reason="the compiled code was not built"
+    programs._library() is None or not native_path.is_available(), reason="the compiled code was not built"
 )
 
 

@@ -8,38 +8,32 @@ divide them.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import chunks, open_library, run
+from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.kernels import programs
 from pyro_vgpds.temporal import chains, tiles
-from pyro_vgpds.temporal.fused import Frames
+from pyro_vgpds.temporal.markov_autograd import Frames
 
 __all__ = ["Passes", "is_available", "natural_step", "passes_of"]
 
 T = TypeVar("T")
 
 
-@functools.cache
-def _library() -> ctypes.CDLL | None:
-    number, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
-    return open_library(
-        f"{__package__}._natural",
-        natural_size=[pointer, number, pointer],
-        natural_forward=[pointer, *[number] * 2, real, *[pointer] * 8],
-        natural_backward=[pointer, *[number] * 2, *[pointer] * 8],
-        natural_step=[*[number] * 3, real, real, *[pointer] * 8],
-    )
+_library = Library(
+    f"{__package__}._natural",
+    natural_size="p n p",
+    natural_forward="p nn r pppppppp",
+    natural_backward="p nn pppppppp",
+    natural_step="nnn rr pppppppp",
+)
 
 
-def is_available() -> bool:
-    """Whether the compiled passes were built and are not disabled."""
-    return _library() is not None
+is_available = _library.available
 
 
 class _Plan(ctypes.Structure):
@@ -89,7 +83,7 @@ class Passes:
     def _size(self, count: int) -> int:
         if count not in self._sizes:
             size = ctypes.c_long()
-            _library().natural_size(self._address, count, ctypes.addressof(size))  # type: ignore[union-attr]
+            _library.function("natural_size")(self._address, count, ctypes.addressof(size))
             self._sizes[count] = size.value
         return self._sizes[count]
 
@@ -102,7 +96,7 @@ class Passes:
         :param tensors: values (P, K), η and λ; and the results (N, Q), (N, Q), (K,) and (Q, 4).
         """
         (values, eta, lam), results = (x.data_ptr() for x in tensors[:3]), [x.data_ptr() for x in tensors[3:]]
-        function, plan = _library().natural_forward, self._address  # type: ignore[union-attr]
+        function, plan = _library.function("natural_forward"), self._address
 
         def call(range_: tuple[int, int], own: Tensor) -> int:
             return function(plan, *range_, jitter, values, eta, lam, own.data_ptr(), *results)
@@ -116,7 +110,7 @@ class Passes:
         """
         (values, eta, lam), given = (x.data_ptr() for x in tensors[:3]), [x.data_ptr() for x in tensors[3:]]
         gradients = torch.zeros(len(ranges), *tensors[0].shape, dtype=torch.float64)
-        function, plan = _library().natural_backward, self._address  # type: ignore[union-attr]
+        function, plan = _library.function("natural_backward"), self._address
 
         def call(range_: tuple[int, int], own: tuple[Tensor, Tensor]) -> int:
             work, gradient = own
@@ -150,5 +144,5 @@ def natural_step(rate: float, floor: float, *tensors: Tensor) -> tuple[Tensor, T
     """
     found = torch.empty_like(tensors[0]), torch.empty_like(tensors[0])
     pointers = [x.data_ptr() for x in (*tensors, *found)]
-    _library().natural_step(*tensors[0].shape, len(tensors[-1]), rate, floor, *pointers)  # type: ignore[union-attr]
+    _library.function("natural_step")(*tensors[0].shape, len(tensors[-1]), rate, floor, *pointers)
     return found
