@@ -44,16 +44,16 @@ def _finite(value: object) -> object:
 
 
 def _facts(trained: ModelFile) -> dict[str, Any]:
-    data, about = trained.data, trained.metadata
+    data, about, outputs = trained.data, trained.metadata, trained.posterior.num_outputs
     facts: dict[str, Any] = {
         "file": str(trained.path),
         "source": about.source,
         "data": {
             "sequences": dict(zip(trained.names, data.lengths, strict=True)),
             "frames": data.num_frames,
-            "outputs": trained.num_outputs,
-            "missing": data.num_frames * trained.num_outputs - int(data.output_counts[: trained.num_outputs].sum()),
-            "columns": trained.columns,
+            "outputs": outputs,
+            "missing": data.num_frames * outputs - int(data.output_counts[:outputs].sum()),
+            "columns": trained.posterior.columns,
             "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
             "video": about.shape,
