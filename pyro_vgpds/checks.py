@@ -179,7 +179,7 @@ def find_output(argument: str, output: int | str, columns: Sequence[str] | None,
             raise ValueError(f"{argument} must be one of {columns or f'0 to {count - 1}'}, but got {output!r}.")
         return columns.index(output)
     if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"{argument} must be from 0 to {count - 1}, but got {output!r:.80}.")
+        raise ValueError(f"{argument} must be a whole number from 0 to {count - 1}, but got {output!r:.80}.")
     return int(output) % count
 
 

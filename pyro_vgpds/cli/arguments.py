@@ -37,6 +37,11 @@ def add_layout(parser: argparse.ArgumentParser, *also: str, shrink: int | None =
     group.add_argument(
         "--columns", metavar="NAMES", help="outputs, by name or number (3, 10:20). Default: all other columns"
     )
+    group.add_argument(
+        "--missing",
+        metavar="VALUES",
+        help="what stands for missing values besides empty cells, NA, NaN, null, - and ?, such as -999 or -999,unknown",
+    )
     usual = "as in training, if that gives frames of the model's size" if shrink is None else shrink
     group.add_argument(
         "--shrink",

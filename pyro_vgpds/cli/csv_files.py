@@ -48,6 +48,8 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
         others = [header[i] for i in outputs]
         outputs = [outputs[i] for i in select(layout.columns, others, len(others), f"{path}: --columns")]
     columns: list[Sequence[str]] = list(zip(*rows, strict=True))
+    for i in outputs if layout.missing else ():
+        columns[i] = ["" if cell in layout.missing else cell for cell in columns[i]]
     if time is not None:
         columns[time] = with_hyphens(columns[time])
     ignored: tuple[str, ...] = ()
@@ -221,8 +223,11 @@ def _times(cells: Sequence[str], name: str, path: Path, lines: list[int]) -> np.
         raise CommandError(f"{path}, line {lines[i]}, column {name!r}: {message}.") from None
     except ValueError as error:
         message, i = error.args
+        names = (
+            f" If it has the names of sequences, pass --sequence-column {name!r}." if len({*cells}) < len(cells) else ""
+        )
         raise CommandError(
-            f"{path}, line {lines[i]}, column {name!r}: {message}. This column was taken for the times. Name "
+            f"{path}, line {lines[i]}, column {name!r}: {message}. This column was taken for the times.{names} Name "
             "the times' column with --time and the sequences' column with --sequence-column, or pass --no-time if the "
             "file has no times."
         ) from None

@@ -44,16 +44,16 @@ def _finite(value: object) -> object:
 
 
 def _facts(trained: ModelFile) -> dict[str, Any]:
-    data, about = trained.data, trained.metadata
+    data, about, outputs = trained.data, trained.metadata, trained.posterior.num_outputs
     facts: dict[str, Any] = {
         "file": str(trained.path),
         "source": about.source,
         "data": {
             "sequences": dict(zip(trained.names, data.lengths, strict=True)),
             "frames": data.num_frames,
-            "outputs": trained.num_outputs,
-            "missing": data.num_frames * trained.num_outputs - int(data.output_counts[: trained.num_outputs].sum()),
-            "columns": trained.columns,
+            "outputs": outputs,
+            "missing": data.num_frames * outputs - int(data.output_counts[:outputs].sum()),
+            "columns": trained.posterior.columns,
             "times": {name: format_times(trained.times(s)[[0, -1]]) for s, name in enumerate(trained.names)},
             "dates": data.time_origin is not None,
             "video": about.shape,
@@ -79,15 +79,20 @@ def _facts(trained: ModelFile) -> dict[str, Any]:
 
 
 def _describe_ensemble(ensemble: Ensemble) -> dict[str, Any]:
-    weights = next(iter(ensemble.combinations.values())).weights.mean(1).tolist()
+    combination = next(iter(ensemble.combinations.values()))
+    weights, lost = combination.weights.mean(1).tolist(), combination.lost
+    lost_weights = [None] * len(weights) if lost is None else lost.weights.mean(1).tolist()
     members: list[dict[str, Any]] = [
         {
             "name": name,
             "kind": "model" if isinstance(member, Posterior) else "baseline",
             "weight": weight,
+            **({} if lost_weight is None else {"weight_in_lost_frames": lost_weight}),
             **(_describe(member) if isinstance(member, Posterior) else {}),
         }
-        for name, member, weight in zip(ensemble.names, ensemble.members, weights, strict=True)
+        for name, member, weight, lost_weight in zip(
+            ensemble.names, ensemble.members, weights, lost_weights, strict=True
+        )
     ]
     members.sort(key=lambda member: -member["weight"])
     report = ensemble.report if isinstance(ensemble.report, Report) else None
@@ -164,7 +169,9 @@ def _ensemble_lines(facts: dict[str, Any], dates: bool) -> list[str]:
     if facts["report"] is not None:
         lines += ["", *str(Report.from_dict(facts["report"])).splitlines()]
     for member in facts["members"]:
-        lines += ["", f"{member['kind']:9}  {member['name']}, mean weight {member['weight']:.3g}"]
+        lost = member.get("weight_in_lost_frames")
+        other = "" if lost is None else f", {lost:.3g} in frames of which nothing is observed"
+        lines += ["", f"{member['kind']:9}  {member['name']}, mean weight {member['weight']:.3g}{other}"]
         if member["kind"] == "model":
             lines += _model_lines(member, dates)
     return lines

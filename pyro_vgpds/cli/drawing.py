@@ -196,12 +196,12 @@ def _order(trained: ModelFile) -> list[int]:
 def _outputs(trained: ModelFile, args: argparse.Namespace) -> list[int]:
     if args.outputs is None:
         return _widest(trained, 4)
-    return select(args.outputs, trained.columns, trained.num_outputs, "--outputs")
+    return select(args.outputs, trained.posterior.columns, trained.posterior.num_outputs, "--outputs")
 
 
 def _widest(trained: ModelFile, count: int) -> list[int]:
     """The outputs that vary most, in the order of the file."""
-    spread = trained.data.output_variances[: trained.num_outputs].cpu().numpy()
+    spread = trained.data.output_variances[: trained.posterior.num_outputs].cpu().numpy()
     return sorted(np.argsort(-spread, kind="stable")[:count].tolist())
 
 

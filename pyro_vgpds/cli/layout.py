@@ -27,11 +27,13 @@ class Layout:
     columns: str | None = None  #: names or numbers of the outputs, separated by commas
     no_time: bool = False  #: the file has no times: number the rows
     shrink: int = 1  #: of videos: N x N pixels become one
+    missing: tuple[str, ...] = ()  #: further cells that stand for missing values
     known: tuple[str, ...] | None = None  #: the outputs of a model: other columns may have text, which is ignored
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Layout:
-        return cls(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1)
+        missing = tuple(part.strip() for part in (args.missing or "").split(",") if part.strip())
+        return cls(args.time, args.sequence_column, args.columns, args.no_time, args.shrink or 1, missing)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, listed
 from pyro_vgpds.data.dates import OutOfRangeError, format_duration, format_times, to_dates, to_nanoseconds
-from pyro_vgpds.data.parts import sequence_names
+from pyro_vgpds.data.parts import base_outputs, sequence_names
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.models import load_metadata
@@ -82,14 +82,6 @@ class ModelFile:
         return self.posterior.data
 
     @property
-    def num_outputs(self) -> int:
-        return self.data.num_base_outputs
-
-    @property
-    def columns(self) -> list[str] | None:
-        return self.data.base_columns
-
-    @property
     def names(self) -> list[str]:
         """Names of the sequences. Default: their numbers."""
         return sequence_names(self.data)
@@ -97,7 +89,7 @@ class ModelFile:
     def outputs(self, sequence: int | None = None) -> np.ndarray:
         """The outputs (N, D) of a training sequence. Default: of all."""
         rows = slice(None) if sequence is None else self.data.times.slices()[sequence]
-        return self.data.read(0, self.num_outputs)[rows].cpu().numpy()
+        return base_outputs(self.data)[rows].cpu().numpy()
 
     def times(self, sequence: int) -> np.ndarray:
         """Times of a training sequence: numbers or dates."""
@@ -190,7 +182,7 @@ class ModelFile:
 
     def align(self, table: InputTable) -> list[np.ndarray]:
         """The outputs of a data file in the order of the model's columns, NaN for columns that the file lacks."""
-        wanted, count, shape = self.columns, self.num_outputs, self.metadata.shape
+        wanted, count, shape = self.posterior.columns, self.posterior.num_outputs, self.metadata.shape
         dates = self.data.time_origin is not None
         if (table.t[0].dtype.kind == "M") != dates:
             kinds = ("dates", "numbers")

@@ -45,7 +45,7 @@ def run_forecast(args: argparse.Namespace) -> int:
         options = _noise(args, trained)
         found = [trained.posterior.forecast(t, s, **options) for t, s in zip(times, chosen, strict=True)]
         _write_forecasts(args, trained, np.concatenate(times), found, labels)
-    _report(args, len(labels), trained.num_outputs)
+    _report(args, len(labels), trained.posterior.num_outputs)
     return OK
 
 
@@ -61,7 +61,7 @@ def run_generate(args: argparse.Namespace) -> int:
         args.output or sys.stdout,
         np.tile(times, args.samples),
         y,
-        columns=trained.columns,
+        columns=trained.posterior.columns,
         sequence=[str(i) for i in range(args.samples) for _ in times],
         frame_shape=trained.metadata.shape,
         fps=args.fps or trained.metadata.fps,
@@ -89,7 +89,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     truth = np.concatenate(trained.align(table))
     seen = truth.copy()
     if args.hide:
-        seen[:, select(args.hide, trained.columns, trained.num_outputs, "--hide")] = np.nan
+        seen[:, select(args.hide, trained.posterior.columns, trained.posterior.num_outputs, "--hide")] = np.nan
     parts = np.split(seen, np.cumsum([len(t) for t in table.t])[:-1])
     _say_task(args, trained, "reconstruct")
     note = f"{args.file}: {int(np.isnan(seen).sum())} of {seen.size} values are missing; reconstructing ..."
@@ -153,7 +153,7 @@ def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
 def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:
     """The data file. By default frames are shrunk as in training, if that gives frames of the model's size."""
     layout, about = Layout.of(args), trained.metadata
-    layout = replace(layout, known=None if trained.columns is None else tuple(trained.columns))
+    layout = replace(layout, known=None if trained.posterior.columns is None else tuple(trained.posterior.columns))
     table = read_table(args.file, layout)
     if table.ignored:
         names = ", ".join(map(repr, table.ignored))
@@ -182,8 +182,8 @@ def _open(args: argparse.Namespace) -> ModelFile:
     with working(args, f"reading {args.model} ...", PATIENCE):
         trained = with_options(args, ModelFile.read(args.model))
     check_output(args.output, True, table_suffixes(trained.metadata.shape))
-    if args.output is None and trained.num_outputs > _WIDEST:
-        raise UsageError(f"-o/--output is required: {trained.num_outputs} outputs are too many to print.")
+    if args.output is None and trained.posterior.num_outputs > _WIDEST:
+        raise UsageError(f"-o/--output is required: {trained.posterior.num_outputs} outputs are too many to print.")
     return trained
 
 
@@ -209,7 +209,7 @@ def _write_forecasts(
         mean,
         stddev=stddev,
         interval=interval,
-        columns=trained.columns,
+        columns=trained.posterior.columns,
         sequence=labels if trained.data.num_sequences > 1 else None,
         frame_shape=trained.metadata.shape,
         fps=args.fps or trained.metadata.fps,

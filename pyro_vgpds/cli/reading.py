@@ -13,13 +13,14 @@ import numpy as np
 from pyro_vgpds.cli.csv_files import CSV_SUFFIXES, read_csv
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
+from pyro_vgpds.cli.notes import find_notes
 from pyro_vgpds.cli.progress import say
-from pyro_vgpds.cli.suspicious import suspicions
 from pyro_vgpds.data.dates import OutOfRangeError, format_times, to_nanoseconds
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.datasets import load_bvh, load_video
 from pyro_vgpds.datasets.base import DAMAGED
 from pyro_vgpds.files.film import FILM_SUFFIXES
+from pyro_vgpds.formatting import is_number
 from pyro_vgpds.inference.start import Sizes, check_start
 
 __all__ = ["introduce", "read_data", "read_table"]
@@ -56,7 +57,7 @@ def introduce(args: argparse.Namespace, table: InputTable, data: Sequences) -> N
         say(args, "the dates have a time zone and become UTC: dates of predictions, --until and --times are UTC")
     if table.reversed:
         say(args, "the rows begin with the latest time: they are read in reverse order")
-    for text in suspicions(table.y, table.columns):
+    for text in find_notes(table.y, table.columns, may_be_counts=table.shape is None and args.likelihood is None):
         say(args, f"note: {text}")
 
 
@@ -86,6 +87,9 @@ def read_table(path: Path, layout: Layout) -> InputTable:
         chosen = select(layout.columns, table.columns, table.y[0].shape[1], f"{path}: --columns")
         names = None if table.columns is None else [table.columns[i] for i in chosen]
         table = InputTable(path, table.t, [part[:, chosen] for part in table.y], names, table.names)
+    if layout.missing:
+        codes = [float(code) for code in layout.missing if is_number(code)]
+        table = replace(table, y=[np.where(np.isin(part, codes), np.nan, part) for part in table.y])
     table = _from_the_earliest(table)
     _check_times(table)
     return table

@@ -71,7 +71,7 @@ def _joined(argv: list[str]) -> list[str]:
     """Join ``--times -1,0`` to ``--times=-1,0``, because argparse takes ``-1,0`` for an option."""
     joined: list[str] = []
     for text in argv:
-        if joined and joined[-1] in ("--times", "--until") and re.match(r"-[\d.]", text):
+        if joined and joined[-1] in ("--missing", "--times", "--until") and re.match(r"-[\d.]", text):
             joined[-1] += f"={text}"
         else:
             joined.append(text)

@@ -118,7 +118,7 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
         held = f"{column.dtype}" if text is None else f"text such as {text!r}"
         if text is not None and is_number(text.replace(",", ".", 1)):
             how = 'Read decimal commas with pandas.read_csv(..., decimal=",").'
-        elif text is not None and 2 * sum(is_number(str(value)) for value in column) > len(column):
+        elif text is not None and 2 * sum(is_number(str(value)) for value in column.dropna()) > column.count():
             place = f"frame[{name!r}]"
             how = f"{place} = pandas.to_numeric({place}, errors='coerce') makes text missing."
         else:

@@ -141,10 +141,15 @@ def _is_numpy(t: DataLike) -> bool:
 
 
 def _align(y: ArrayLike, data: Sequences, name: str) -> ArrayLike:
-    """A DataFrame with the columns of training, in their order."""
+    """A DataFrame, or a Series with a name, with the columns of training, in their order."""
     columns = data.base_columns
     if columns is None or not hasattr(y, "reindex"):
         return y
+    if hasattr(y, "to_frame"):  # a Series, whose name is that of its column
+        series = cast("pandas.Series", y)
+        if series.name is None:
+            return y
+        y = series.to_frame()
     frame = cast("pandas.DataFrame", y).rename(columns=str)
     unknown = [column for column in frame.columns if column not in columns]
     if unknown:

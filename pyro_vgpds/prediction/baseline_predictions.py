@@ -8,13 +8,13 @@ import copy
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.checks import check_count, check_probability, find_output
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.marginals import drop_known, put_known
-from pyro_vgpds.prediction.outputs import Outputs, Parts, check_output
+from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.quantiles import mixture_cdf, mixture_quantiles
 from pyro_vgpds.types import ArrayLike
 
@@ -89,8 +89,7 @@ class ComponentPrediction(Outputs):
         return self.outputs.is_discrete(self.shape[1]).to(self.t.device)
 
     def kind_of(self, output: int) -> str:
-        check_output(output, self.shape[1])
-        return self.outputs.likelihood.kind_of(output)
+        return self.outputs.likelihood.kind_of(find_output("output", output, None, self.shape[1]))
 
     def with_outputs(self, outputs: LikelihoodValue) -> ComponentPrediction:
         """The same means with another likelihood at its parameters, with exposures."""

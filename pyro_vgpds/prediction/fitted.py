@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.overrides import TorchFunctionMode
 
+from pyro_vgpds.checks import find_output
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -33,7 +34,6 @@ from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import SequenceLike, read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
-from pyro_vgpds.prediction.outputs import check_output
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
@@ -243,8 +243,7 @@ class FittedModel(Predictor):
 
         :raises ValueError: if there is no such output.
         """
-        check_output(output, self.num_outputs)
-        return self.inducing.covariance(output % self.num_outputs)
+        return self.inducing.covariance(find_output("output", output, None, self.num_outputs))
 
     def residuals(
         self, inducing: InducingPosterior, t: Tensor, frames: list[tuple[Tensor, Tensor]]

@@ -11,7 +11,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyro_vgpds.checks import check_count, check_flags, check_probability
+from pyro_vgpds.checks import check_count, check_flags, check_probability, find_output
 from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice, with_moments
@@ -20,7 +20,7 @@ from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
-from pyro_vgpds.prediction.outputs import Parts, check_output
+from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
 from pyro_vgpds.threads import thread_limited
@@ -94,8 +94,7 @@ class OutputPrediction(Prediction):
         return self.with_noise(False)
 
     def kind_of(self, output: int) -> str:
-        check_output(output, self.shape[1])
-        kind = self.outputs.likelihood.kind_of(output)
+        kind = self.outputs.likelihood.kind_of(find_output("output", output, None, self.shape[1]))
         return "continuous" if kind == "count" and not self.include_noise else kind
 
     def with_noise(self, include_noise: bool) -> OutputPrediction:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_kind, check_number, is_whole
+from pyro_vgpds.checks import check_choice, check_kind, check_number, find_output, is_whole
 from pyro_vgpds.data.dates import format_times, read_zone, to_dates
 from pyro_vgpds.data.parts import sequence_names
 from pyro_vgpds.data.sequences import Sequences
@@ -25,7 +25,7 @@ from pyro_vgpds.types import ArrayLike, PathLike
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Outputs", "Parts", "check_output"]
+__all__ = ["Outputs", "Parts"]
 
 
 class Parts(NamedTuple):
@@ -90,7 +90,7 @@ class Outputs(Marginals):
 
         :param output: its index.
         """
-        check_output(output, self.shape[1])
+        find_output("output", output, None, self.shape[1])
         return "continuous"
 
     @property
@@ -281,12 +281,6 @@ class Selection(Outputs):
 
     def cdf(self, y: ArrayLike) -> Tensor:
         return self.whole.cdf(self._full(y))[self.rows]
-
-
-def check_output(output: object, count: int) -> None:
-    """Raise a ValueError if ``output`` is not the index of one of ``count`` outputs."""
-    if not is_whole(output) or not -count <= output < count:
-        raise ValueError(f"output must be a whole number from 0 to {count - 1}, but got {output!r:.80}.")
 
 
 def _check_rows(rows: slice, count: int) -> None:

@@ -300,6 +300,10 @@ CSV = {
         "was taken for the times. Name the times' column with --time and the sequences' column with "
         "--sequence-column, or pass --no-time if the file has no times.",
     ),
+    "patients.csv": (
+        "run,when,a\nfirst,0,2\nfirst,1,2\n",
+        "was taken for the times. If it has the names of sequences, pass --sequence-column 'run'. Name",
+    ),
     "who_and_when.csv": (
         "run,when,a\nfirst,2024-01-01,2\n",
         "line 2, column 'run': 'first' is not a number. Leave missing values empty, select the columns of numbers with "

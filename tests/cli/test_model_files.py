@@ -3,6 +3,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from problems import GOLDEN, fit_posterior
 
 from pyro_vgpds import (
     VGPDS,
+    Ensemble,
     PosteriorMixture,
     Sequences,
     Solver,
@@ -22,6 +24,8 @@ from pyro_vgpds import (
 )  # fmt: skip
 from pyro_vgpds.cli import main
 from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds.prediction import Calibration, Combination
+from pyro_vgpds.selection.rivals import make_rival
 from pyro_vgpds.training.metadata import Metadata
 
 
@@ -151,3 +155,15 @@ def test_an_old_file_of_an_experiment(capsys):
     np.testing.assert_allclose(got, load_posterior(path).impute(fill=False).mean, rtol=1e-8)
     assert main(["info", str(path)]) == 0
     assert "sequence walk: " in capsys.readouterr().out
+
+
+def test_info_has_the_weights_of_lost_frames(tmp_path, capsys):
+    data = Sequences(np.arange(6.0), np.arange(12.0).reshape(6, 2))
+    members = [make_rival(name, data) for name in ("column mean", "last value")]
+    own, lost = (
+        Combination(torch.tensor([[w] * 2, [1.0 - w] * 2]).double(), Calibration.none(2)) for w in (0.25, 0.875)
+    )
+    path = tmp_path / "both.safetensors"
+    save_posterior(path, Ensemble(members, {"impute": replace(own, lost=lost)}, ["mean", "last"]))
+    assert main(["info", str(path)]) == 0
+    assert "mean, mean weight 0.25, 0.875 in frames of which nothing is observed" in capsys.readouterr().out

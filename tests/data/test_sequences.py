@@ -417,6 +417,9 @@ def test_frames_with_columns_that_are_not_numbers():
         TypeError, match=r"text such as '-'\. frame\['a'\] = pandas\.to_numeric\(frame\['a'\], errors='coe"
     ):
         Sequences.from_frame(dashes)
+    words = pandas.DataFrame({"a": [None, "Easter", None, None]})
+    with pytest.raises(TypeError, match=r"text such as 'Easter'\. Drop it, as in frame\.drop\(columns=\['a'\]\)"):
+        Sequences.from_frame(words)
     dashes["a"] = pandas.to_numeric(dashes["a"], errors="coerce")
     assert Sequences.from_frame(dashes).num_observed == 2
     with pytest.raises(

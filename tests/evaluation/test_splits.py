@@ -244,7 +244,7 @@ def test_lags_names_and_dates_are_kept():
         ({"task": "forecast", "horizon": 0}, "horizon must be a number of frames, a whole number of at least 1, but"),
         ({"task": "forecast", "horizon": "24h"}, "horizon must be a number of frames, a whole .* but got '24h'"),
         ({"task": "impute", "hidden": [0]}, "hidden requires the task 'reconstruct', but the task is 'impute'"),
-        ({"task": "reconstruct", "hidden": [5]}, "hidden must be from 0 to 4, but got 5"),
+        ({"task": "reconstruct", "hidden": [5]}, "hidden must be a whole number from 0 to 4, but got 5"),
         ({"task": "reconstruct", "hidden": ["hip"]}, "hidden must be one of 0 to 4, but got 'hip'"),
         ({"task": "reconstruct", "hidden": []}, "hidden must be some of the 5 columns, but not all, and got 0"),
         ({"task": "reconstruct", "hidden": range(5)}, "hidden must be some of the 5 columns, but not all, and got 5"),

@@ -241,7 +241,7 @@ def test_nothing_observed():
         ((Sequences([0.0, 1.0]),), {}, "data must have outputs, but these sequences have times only."),
         ((np.ones((3, 2)), np.ones((2, 2))), {}, "prediction must be (3, 2), but its shape is (2, 2)."),
         ((np.ones((3, 2)),), {"outputs": ["a"]}, "outputs must be one of 0 to 1, but got 'a'."),
-        ((np.ones((3, 2)),), {"outputs": [2]}, "outputs must be from 0 to 1, but got 2."),
+        ((np.ones((3, 2)),), {"outputs": [2]}, "outputs must be a whole number from 0 to 1, but got 2."),
         ((np.ones((3, 2)),), {"outputs": []}, "outputs must have at least one output, but got none."),
         ((np.ones((3, 2)),), {"largest": 0.0}, "largest must be positive, but got 0.0."),
         (

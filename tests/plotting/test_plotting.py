@@ -357,7 +357,7 @@ def test_forecast_refuses_times_of_another_kind(dated, what):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plot_forecast(prediction(), 3), "output must be from 0 to 2, but got 3"),
+        (lambda: plot_forecast(prediction(), 3), "output must be a whole number from 0 to 2, but got 3"),
         (lambda: plot_forecast(prediction(), "x"), "output must be one of 0 to 2, but got 'x'"),
         (lambda: plot_forecast(prediction(), levels=(1.0,)), "levels must be between 0 and 1"),
         (lambda: plot_reconstruction(prediction(), level=0.0), "level must be between 0 and 1"),

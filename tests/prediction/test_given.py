@@ -76,6 +76,13 @@ def test_mixtures_and_ensembles(problem):
     np.testing.assert_array_equal(found.mean[:, 3:], given)
 
 
+def test_a_series_is_a_column(problem):
+    post, future = problem
+    few = future.iloc[:2]
+    found = post.forecast(few.index, given=few["wind"]).mean
+    assert found.equal(post.forecast(few.index, given=few[["wind"]]).mean)
+
+
 def test_errors(problem):
     post, future = problem
     few = future.iloc[:2]
@@ -87,5 +94,7 @@ def test_errors(problem):
         post.forecast(few.index, given=few.iloc[:1])
     with pytest.raises(ValueError, match="given must have columns of the training data, but it has 'sun'"):
         post.forecast(few.index, given=few.rename(columns={"wind": "sun"}))
+    with pytest.raises(ValueError, match="given must have columns of the training data, but it has 'sun'"):
+        post.forecast(few.index, given=few["wind"].rename("sun"))
     with pytest.raises(ValueError, match="t must increase"):
         post.forecast(few.index[::-1], given=few)

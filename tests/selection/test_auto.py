@@ -79,9 +79,9 @@ def test_given_columns_are_hidden_in_the_comparison():
     assert set(found.report.comparison.found["ensemble"].output.tolist()) == {0, 3}
 
 
-def test_default_task_is_that_of_the_data():
-    for missing, task in ((0.2, "impute"), (0.0, "forecast")):
-        found = auto(make_data(missing), candidates=[], baselines=["column mean"])
+def test_default_task_is_that_of_the_data_and_the_horizon():
+    for missing, horizon, task in ((0.2, None, "impute"), (0.0, None, "forecast"), (0.2, 3, "forecast")):
+        found = auto(make_data(missing), candidates=[], baselines=["column mean"], horizon=horizon)
         assert list(found.combinations) == [task]
         assert found.report.task == task
 
