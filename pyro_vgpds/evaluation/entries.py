@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Entries:
     lost: Tensor  #: (n,), whether nothing is observed in the frame
     gap: Tensor  #: (n,), number of the gap of a column, whose entries have similar errors
     num_outputs: float | None = None  #: of forecasts, the number of independent outputs
+    #: of frames to reconstruct, the expected error after training on all data, relative to that of the held-out parts
+    gain: float | None = None
 
     @property
     def frame(self) -> Tensor:
@@ -85,7 +87,7 @@ class Entries:
         """
         every = (self.sequence, self.t, self.split, self.lost, self.gap)
         sequence, t, split, lost, gap = (part[where] for part in every)
-        return Entries(sequence, t, split, lost, gap, self.num_outputs)
+        return replace(self, sequence=sequence, t=t, split=split, lost=lost, gap=gap)
 
     @classmethod
     def of(cls, splits: Sequence[Split], data: Sequences) -> Entries:
@@ -103,8 +105,19 @@ class Entries:
             found = sequence, torch.cat(split.t), torch.full((len(sequence),), number), lost
             parts.append((*(column.cpu()[rows.cpu()] for column in found), gap))
         sequence, t, which, lost, gap = (torch.cat(column) for column in zip(*parts, strict=True))
-        ahead = any(split.task == "forecast" for split in splits)
-        return cls(sequence, t, which, lost, gap, independent_outputs(data) if ahead else None)
+        task = splits[0].task
+        gain = _gain(splits, data.num_sequences) if task == "reconstruct" else None
+        return cls(sequence, t, which, lost, gap, independent_outputs(data) if task == "forecast" else None, gain)
+
+
+def _gain(splits: Sequence[Split], count: int) -> float:
+    """How much smaller errors become if the held-out sequences are trained on as well.
+
+    The error of the mean of k independent sequences, as a prediction of the next one, has a variance proportional to
+    1 + 1 / k, which is 1 + 1 / n for all n of them.
+    """
+    held_out = sum(1.0 + 1.0 / len(split.kept) for split in splits) / len(splits)
+    return math.sqrt((1.0 + 1.0 / count) / held_out)
 
 
 def _number_gaps(masks: Sequence[Tensor]) -> Tensor:

@@ -37,6 +37,8 @@ class Combination:
     is_pool: bool = False  #: whether the prediction is the mixture of the members' distributions, without calibration
     spread: float = 1.0  #: of a pool, as in :class:`~pyro_vgpds.prediction.MixturePrediction`
     limits: Limits | None = None  #: of the outputs, which predictions do not pass. Default: none
+    #: factor of the members' mean disagreement over a sequence, in variances. Default: that of each entry, once
+    disagreement: float | None = None
 
     @property
     def used(self) -> Tensor:

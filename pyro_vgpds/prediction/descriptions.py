@@ -212,6 +212,7 @@ def _plain(combination: Combination) -> dict[str, object]:
         "lost": None if combination.lost is None else _plain(combination.lost),
         "is_pool": combination.is_pool,
         "spread": combination.spread,
+        "disagreement": combination.disagreement,
     }
 
 
@@ -229,9 +230,12 @@ def _combination(about: dict[str, Any], member: Predictor) -> Combination:
     lost, is_pool, spread = about.get("lost"), about.get("is_pool", False), checked(about.get("spread", 1.0), float)
     if not 0.0 < spread < math.inf:
         raise ValueError(f"the spread of a pool must be positive, but it is {spread}.")
+    factor = about.get("disagreement")
+    if factor is not None and not 0.0 <= checked(factor, float) < math.inf:
+        raise ValueError(f"the factor of the disagreement must be finite and not negative, but it is {factor}.")
     lost = None if lost is None else _combination(lost, member)
     limits = None if about.get("limits") is None else _limits(about["limits"], len(plain.factor))
-    return Combination(weights, Calibration(**given), lost, checked(is_pool, bool), spread, limits)
+    return Combination(weights, Calibration(**given), lost, checked(is_pool, bool), spread, limits, factor)
 
 
 def _limits(about: dict[str, Any], num_outputs: int) -> Limits:

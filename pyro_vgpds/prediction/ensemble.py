@@ -23,6 +23,7 @@ from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
 from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.disagreement import mean_disagreement
 from pyro_vgpds.prediction.marginals import put_known
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.outputs import Outputs
@@ -38,14 +39,17 @@ class EnsemblePrediction(Outputs):
 
     .. math:: m = \sum_i w_i m_i, \qquad v = c^2 \sum_i w_i (v_i + (m_i - m)^2),
 
-    with the calibration's factor c of each output. Intervals have the widths of the calibration. ``sample`` draws from
-    a member, moved and scaled to these moments; ``log_prob`` uses independent Gaussians. The means of members,
-    intervals and draws do not pass the limits of the outputs, such as zero for rain.
+    with the calibration's factor c of each output. For sequences to reconstruct, the disagreement
+    :math:`\sum_i w_i (m_i - m)^2` is averaged over the hidden entries of a sequence and has a factor of its own.
+    Intervals have the widths of the calibration. ``sample`` draws from a member, moved and scaled to these moments;
+    ``log_prob`` uses independent Gaussians. The means of members, intervals and draws do not pass the limits of the
+    outputs, such as zero for rain.
 
     :param components: the prediction of each member.
     :param combination: their weights and the calibration.
     :param observed: (T, D), known numbers that are returned unchanged, NaN elsewhere.
-    :param lost: a mask (T,) of frames of which nothing is observed. Default: all of them.
+    :param hidden: a mask (T, D) of the entries that are not observed. Default: all of them.
+    :param scale: (D,), standard deviations of the outputs, in whose units disagreement is averaged. Default: 1.
 
     >>> found = post.calibrate("forecast").forecast([2.6, 2.7], sequence=0)
     >>> found.mean.shape, len(found.components)
@@ -57,12 +61,15 @@ class EnsemblePrediction(Outputs):
         components: Sequence[Outputs],
         combination: Combination,
         observed: Tensor | None = None,
-        lost: Tensor | None = None,
+        hidden: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         self.components, self.combination = list(components), combination
         first = self.components[0]
         self.observed = observed
-        self._kinds = combination.at(torch.ones_like(first.t, dtype=torch.bool) if lost is None else lost)
+        self._scale = first.t.new_ones(first.shape[1]) if scale is None else scale.to(first.t)
+        self._hidden = first.t.new_ones(first.shape, dtype=torch.bool) if hidden is None else hidden
+        self._kinds = combination.at(self._hidden.all(1))
         super().__init__(first.t, first.data, first.include_noise, first.parts)
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
@@ -76,9 +83,19 @@ class EnsemblePrediction(Outputs):
             ]
             mixed = sum((w * m for w, m, _ in used), start=mean[rows])
             mean[rows] = mixed
-            spread = sum((w * (v + (m - mixed).square()) for w, m, v in used), start=variance[rows])
-            variance[rows] = spread * combination.calibration.factor.to(self.t).square()
+            own = sum((w * v for w, _, v in used), start=variance[rows])
+            between = sum((w * (m - mixed).square() for w, m, _ in used), start=variance[rows])
+            if combination.disagreement is not None:
+                between = combination.disagreement * self._average(between, rows)
+            variance[rows] = (own + between) * combination.calibration.factor.to(self.t).square()
         return put_known(self.observed, mean), put_known(self.observed, variance, 0.0)
+
+    def _average(self, between: Tensor, rows: Tensor) -> Tensor:
+        """The disagreement (n, D) about some frames, averaged over those of each sequence."""
+        part = torch.arange(len(self.parts.lengths)).repeat_interleave(torch.tensor(self.parts.lengths)).to(rows.device)
+        scale, group = self._scale.expand_as(between), part[rows].unsqueeze(-1).expand_as(between)
+        entries = (each.flatten() for each in (between, scale, group, self._hidden[rows]))
+        return mean_disagreement(*entries).view_as(between)
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:
         check_probability(probability)
@@ -229,5 +246,6 @@ class Ensemble(Predictor):
         if not self.is_gaussian:
             weights = combination.weights[combination.used].mean(1).to(found[0].t)
             return MixturePrediction(found, weights, combination.spread)
-        lost = None if seen is None else ~seen.isfinite().any(1)
-        return EnsemblePrediction(found, combination.take(combination.used), seen if fill else None, lost)
+        hidden = None if seen is None else ~seen.isfinite()
+        scale, members = self.data.output_scales[: self.num_outputs], combination.take(combination.used)
+        return EnsemblePrediction(found, members, seen if fill else None, hidden, scale)

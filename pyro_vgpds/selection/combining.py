@@ -22,6 +22,7 @@ LEVELS = (0.5, 0.8, 0.95)  # probabilities of the intervals whose coverage is re
 _FOLDS = 4
 _LEAST = 100  # held-out entries of lost frames or columns that weights of their own need
 _MANY = 50  # outputs whose errors, except those of a few origins, do not offset those of another candidate by chance
+_DISAGREEMENT = (1.0, 4.0, 16.0, 64.0)  # factors that are tried
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,27 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
     ahead = bool(found[0].ahead.any())
     limit = _limit(entries, many=num_outputs >= _MANY and not ahead)
     errors = relative_errors(found, scale)
-    everything = [fold == k for k in fold.unique()]
-    parts = [(tested, ~tested if len(everything) > 1 else tested) for tested in everything]
-    mean, variance = found[0].mean.clone(), found[0].variance.clone()
-    for tested, known in parts:
-        some = [member.take(known) for member in found]
+    folds = [fold == k for k in fold.unique()]
+    parts = [(tested, ~tested if len(folds) > 1 else tested) for tested in folds]
+    chosen = []
+    for _, known in parts:
         importance = _importance(errors[known], entries.take(known), ahead)
-        weights = stack(some, num_outputs, scale, limit, gap_length=length, importance=importance)
-        factor = calibrate_intervals(combine(some, weights), num_outputs, gap_length=length).factor
-        mixed = combine([member.take(tested) for member in found], weights)
+        some = [member.take(known) for member in found]
+        chosen.append(stack(some, num_outputs, scale, limit, gap_length=length, importance=importance))
+    sequence = torch.stack([entries.split, entries.sequence]).unique(dim=1, return_inverse=True)[1]
+
+    def mix(where: Tensor, weights: Tensor, disagreement: float | None) -> HeldOut:
+        return combine([member.take(where) for member in found], weights, disagreement, scale, sequence[where])
+
+    def misfit(disagreement: float) -> float:
+        new = [mix(tested, weights, disagreement) for (tested, _), weights in zip(parts, chosen, strict=True)]
+        return _misfit(HeldOut.join(new))
+
+    disagreement = None if entries.gain is None else min(_DISAGREEMENT, key=misfit)
+    mean, variance = found[0].mean.clone(), found[0].variance.clone()
+    for (tested, known), weights in zip(parts, chosen, strict=True):
+        factor = calibrate_intervals(mix(known, weights, disagreement), num_outputs, gap_length=length).factor
+        mixed = mix(tested, weights, disagreement)
         mean[tested] = mixed.mean
         variance[tested] = mixed.variance * factor.square().to(mixed.mean)[mixed.output]
     checked = replace(found[0], mean=mean, variance=variance)
@@ -92,10 +105,20 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
             width[tested] = others.width(level) * variance[tested].sqrt()
     importance = _importance(errors, entries, ahead)
     weights = stack(found, num_outputs, scale, limit, gap_length=length, importance=importance)
+    everything = mix(torch.ones_like(entries.lost), weights, disagreement)
     calibration = calibrate_intervals(
-        combine(found, weights), num_outputs, checked, gap_length=length, group=group, num_errors=entries.num_errors
+        everything, num_outputs, checked, gap_length=length, group=group, num_errors=entries.num_errors
     )
-    return Choice(Combination(weights, calibration), checked, widths, weights.mean(1))
+    if entries.gain is not None:
+        calibration = replace(calibration, factor=entries.gain * calibration.factor)
+    return Choice(Combination(weights, calibration, disagreement=disagreement), checked, widths, weights.mean(1))
+
+
+def _misfit(found: HeldOut) -> float:
+    """Twice the negative mean log-density of Gaussians, if one factor corrects all variances, without a constant."""
+    variance = found.variance.clamp_min(1e-300)
+    square = ((found.mean - found.truth).square() / variance).mean()
+    return float(square.clamp_min(1e-300).log() + variance.log().mean())
 
 
 def _importance(errors: Tensor, entries: Entries, ahead: bool) -> Tensor | None:

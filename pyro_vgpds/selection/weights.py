@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.prediction.disagreement import mean_disagreement
 
 __all__ = ["combine", "relative_errors", "simplex_minimum", "stack"]
 
@@ -129,11 +130,24 @@ def _minimum_of_one(g: list[list[float]]) -> list[float]:
     return weights
 
 
-def combine(members: Sequence[HeldOut], weights: Tensor) -> HeldOut:
-    """The held-out prediction of an ensemble with these weights (members, D), before calibration."""
+def combine(
+    members: Sequence[HeldOut],
+    weights: Tensor,
+    disagreement: float | None = None,
+    scale: Tensor | None = None,
+    sequence: Tensor | None = None,
+) -> HeldOut:
+    """The held-out prediction of an ensemble with these weights (members, D), before calibration.
+
+    :param disagreement: as in :class:`~pyro_vgpds.prediction.Combination`.
+    :param scale: standard deviations of the outputs, (D,), if the disagreement has a factor.
+    :param sequence: (n,), the numbers of the sequences that it is averaged over.
+    """
     first = members[0]
     w = weights.to(first.mean)[:, first.output]
     means, variances = (torch.stack([getattr(m, name) for m in members]) for name in ("mean", "variance"))
     mean = (w * means).sum(0)
-    variance = (w * (variances + (means - mean).square())).sum(0)
-    return HeldOut(first.truth, mean, variance, first.output, first.ahead)
+    own, between = (w * variances).sum(0), (w * (means - mean).square()).sum(0)
+    if disagreement is not None and scale is not None and sequence is not None:
+        between = disagreement * mean_disagreement(between, scale.to(mean)[first.output], sequence)
+    return HeldOut(first.truth, mean, own + between, first.output, first.ahead)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Posteriors from files predict what they predicted before, bit for bit."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -213,7 +214,8 @@ def assert_same_ensemble(a, b):
 def test_ensembles_round_trip_and_share_their_data(tmp_path):
     ensemble, path = make_ensemble(tasks=("impute", "forecast")), tmp_path / "ensemble.safetensors"
     own = ensemble.combinations["impute"]  # lost frames have another combination
-    ensemble.combinations["impute"] = replace(own, lost=replace(own, weights=own.weights.roll(1, 0)))
+    lost = replace(own, weights=own.weights.roll(1, 0), disagreement=4.0)
+    ensemble.combinations["impute"] = replace(own, lost=lost)
     save_posterior(path, ensemble, metadata={"unit": "cm"})
     again = load_posterior(path)
     assert isinstance(again, Ensemble)
@@ -328,6 +330,15 @@ def test_crafted_ensembles(tmp_path, case):
     write_file(path, "ensemble", changed(header, *CRAFTED[case]), tensors)
     with pytest.raises(FileFormatError, match="does not describe a posterior"):
         load_posterior(path)
+
+
+@pytest.mark.parametrize("factor", [-1.0, math.inf, math.nan])
+def test_a_crafted_factor_of_disagreement(tmp_path, factor):
+    ensemble = make_ensemble()
+    ensemble.combinations["impute"] = replace(ensemble.combinations["impute"], disagreement=factor)
+    save_posterior(tmp_path / "a", ensemble)
+    with pytest.raises(FileFormatError, match="factor of the disagreement must be finite and not negative, but it is"):
+        load_posterior(tmp_path / "a")
 
 
 def test_crafted_tensors_of_ensembles(tmp_path):

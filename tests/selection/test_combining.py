@@ -237,3 +237,61 @@ def test_splits_that_have_no_frame_in_common():
     assert entries.apart().tolist() == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
     other = replace(entries, sequence=(split == 2).long())  # the same times of another sequence are other frames
     assert other.apart().tolist() == [False] * 3 + [True] * 9
+
+
+def make_sequences(sizes: list[float], frames: int = 40) -> tuple[Entries, list[HeldOut]]:
+    """A part for each sequence, in which the errors of all members have another size, and members that claim one."""
+    generator = torch.Generator().manual_seed(0)
+    n = len(sizes) * frames * OUTPUTS
+    t = torch.arange(frames).repeat_interleave(OUTPUTS).repeat(len(sizes)).double()
+    split = torch.arange(len(sizes)).repeat_interleave(frames * OUTPUTS)
+    entries = Entries(split, t, split, t < 0, torch.arange(n), gain=1.0)
+    size, output = torch.tensor(sizes)[split], torch.arange(OUTPUTS).repeat(len(sizes) * frames)
+    common, *own = size * torch.randn(4, n, generator=generator)
+    ahead = torch.zeros(n, dtype=torch.long)
+    return entries, [HeldOut(torch.zeros(n), common + e, torch.ones(n), output, ahead) for e in own]
+
+
+def test_disagreement_tells_which_sequence_is_unusual():
+    entries, members = make_sequences([1.0, 1.0, 6.0, 1.0])
+    found, same = choose(members, entries, SCALE), choose(members, replace(entries, gain=None), SCALE)
+    assert found.combination.disagreement > 1.0
+    assert same.combination.disagreement is None
+    for choice, least, most in ((found, 0.88, 0.99), (same, 0.6, 1.0)):
+        error = choice.found.mean.abs()
+        inside = [float((error <= choice.widths[0.95])[entries.split == k].double().mean()) for k in range(4)]
+        assert least <= min(inside) <= max(inside) <= most
+        assert (min(inside) == inside[2]) == (choice is same)
+    torch.testing.assert_close(found.combination.weights, same.combination.weights)
+    torch.testing.assert_close(found.found.mean, same.found.mean)
+
+
+def test_members_that_are_wrong_together_keep_their_own_variances():
+    entries, members = make_sequences([1.0, 1.0, 1.0, 1.0])
+    common, part = members[0].mean, torch.tensor([0.1, 1.5, 0.1, 1.5])[entries.split]  # of sequences alike
+    members = [replace(member, mean=common + part * (member.mean - common)) for member in members]
+    assert choose(members, entries, SCALE).combination.disagreement == 1.0
+
+
+def test_training_on_all_sequences_makes_errors_smaller():
+    entries, members = make_sequences([1.0, 1.2, 0.9])
+    one, other = (choose(members, replace(entries, gain=gain), SCALE) for gain in (1.0, 0.9))
+    torch.testing.assert_close(0.9 * one.combination.calibration.factor, other.combination.calibration.factor)
+    torch.testing.assert_close(one.combination.calibration.widths, other.combination.calibration.widths)
+    for level in LEVELS:  # of what was held out
+        torch.testing.assert_close(one.widths[level], other.widths[level])
+
+
+def test_the_gain_is_that_of_a_mean_of_sequences():
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(n, 3, generator=generator) for n in (20, 25, 30, 22)]
+    data = Sequences([torch.arange(float(len(y))) for y in parts], parts)
+    splits = [hold_out(data, "reconstruct", seed=seed) for seed in (0, 1)]
+    assert [len(split.kept) for split in splits] == [3, 3]
+    means = torch.randn(200_000, 5, generator=generator)
+    errors = [float((means[:, 4] - means[:, :k].mean(1)).square().mean().sqrt()) for k in (3, 4)]
+    assert Entries.of(splits, data).gain == pytest.approx(errors[1] / errors[0], rel=0.01)
+    alone = Sequences(torch.arange(60.0), torch.randn(60, 3, generator=generator))
+    assert Entries.of([hold_out(alone, "reconstruct")], alone).gain == 1.0
+    for task in ("impute", "forecast"):
+        assert Entries.of([hold_out(data, task)], data).gain is None
