@@ -96,12 +96,13 @@ def try_out(
 
 
 def _try_model(model: Configuration, splits: Sequence[Split], seed: int, known: Trial | None) -> Trial:
-    """As :func:`try_out`. Predictions of outputs that are not Gaussian have no settings, but a distribution."""
+    """As :func:`try_out`. Models with Gaussian outputs have settings; others have a distribution of their own."""
     start = process_time()
-    predict = Split.predict if model.likelihood is None else predict_distribution
+    is_gaussian = check_likelihood(model.likelihood) is None
+    predict = Split.predict if is_gaussian else predict_distribution
     if known is None:
         posterior = _fit(model, splits[0].train, seed)
-        if model.likelihood is None:
+        if is_gaussian:
             settings, first = choose_settings(posterior, splits[0])
         else:
             settings, first = TRAINED, predict(splits[0], posterior)
@@ -109,7 +110,10 @@ def _try_model(model: Configuration, splits: Sequence[Split], seed: int, known: 
         start -= known.seconds
         posterior, settings, first = cast("Posterior", known.predictor), known.settings, known.found
     others = [predict(split, apply_settings(_fit(model, split.train, seed), settings)) for split in splits[1:]]
-    return Trial(model, posterior, settings, HeldOut.join([first, *others]), process_time() - start)
+    found = HeldOut.join([first, *others])
+    if is_gaussian and model.likelihood is not None:  # in a pool with outputs that are not
+        found = with_gaussian(found)
+    return Trial(model, posterior, settings, found, process_time() - start)
 
 
 def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None, data: Sequences | None) -> Trial:

@@ -155,3 +155,25 @@ def test_a_column_that_begins_too_late_is_named():
 def test_a_column_that_was_never_observed_is_named(task):
     with pytest.raises(ValueError, match=r"column 'c' of data was never observed\. Drop the column\."):
         auto(make_walk(begins=60, columns=list("abcd")), task, candidates=[], baselines=["column mean"])
+
+
+def test_gaussian_outputs_in_a_pool_have_the_settings_of_gaussian_outputs_alone():
+    """Residuals that are correlated in time help a member of a pool as they help without a likelihood."""
+    rng = np.random.default_rng(0)
+    own = make_walk(0).read().numpy()
+    y = 0.3 * own + np.sin(np.arange(60.0) / 8.0)[:, None]  # each output has a walk of its own
+    y[rng.random(y.shape) < 0.15] = np.nan
+    splits = Problem(Sequences(np.arange(60.0), y), "impute", None, 0, likelihood="student-t").splits
+    assert len(splits) > 1
+    plain = replace(MODEL, latent_dim=1)
+    pooled = replace(plain, likelihood="gaussian")
+    expected, trial = try_out(plain, splits, seed=1), try_out(pooled, splits, seed=1, likelihood="student-t")
+    assert expected.settings.residual is not None
+    assert trial.settings == expected.settings
+    assert torch.equal(trial.found.mean, expected.found.mean)
+    normal = torch.distributions.Normal(trial.found.mean, trial.found.variance.sqrt())
+    torch.testing.assert_close(trial.found.log_density, normal.log_prob(trial.found.truth))
+    torch.testing.assert_close(trial.found.cdf, normal.cdf(trial.found.truth).unsqueeze(-1).expand(-1, 2))
+    known = try_out(pooled, splits[:1], seed=1, likelihood="student-t")
+    again = try_out(pooled, splits, seed=1, known=known, likelihood="student-t")
+    assert torch.equal(again.found.log_density, trial.found.log_density)
