@@ -18,11 +18,10 @@ from pyro_vgpds.compiled import address, chunks, open_library, run
 from pyro_vgpds.temporal.layout import Kept, Layout, check_inputs
 
 __all__ = [
-    "FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "draw", "draw_grad", "entry", "matmul", "pattern",
+    "FRAME_WORK", "UNROLLED", "Chains", "available", "draw", "draw_grad", "entry", "lanes", "matmul", "pattern",
     "quadratic", "solve", "undraw", "variance", "variance_grad",
 ]  # fmt: skip
 
-LANES = 4  #: chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
 FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the state's covariance: each waits for the last
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
@@ -31,7 +30,7 @@ _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     types = [ctypes.c_int] + [ctypes.c_long] * 5 + [ctypes.c_void_p] * 15
-    return open_library(f"{__package__}._chains", run_chains=types)
+    return open_library(f"{__package__}._chains", run_chains=types, chains_lanes=[ctypes.c_long])
 
 
 def available() -> bool:
@@ -42,6 +41,11 @@ def available() -> bool:
 def entry() -> int:
     """The address of the compiled function."""
     return address(_library(), "run_chains")
+
+
+def lanes(size: int) -> int:
+    """The number of chains that the compiled code processes at once, whose states have this size."""
+    return int(_library().chains_lanes(size))  # type: ignore[union-attr]
 
 
 @functools.cache
@@ -79,7 +83,7 @@ class Chains(NamedTuple):
         chains, (n, d) = len(index), h.shape
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
         work = FRAME_WORK * chains * n * d * d
-        ranges = chunks(chains, LANES, work)
+        ranges = chunks(chains, lanes(d), work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         padded = (None,) * 3
         fixed = [
@@ -112,7 +116,7 @@ class Chains(NamedTuple):
 
     def solve(self, eta: Tensor, lam: Tensor, kept: Kept) -> tuple[Tensor, ...]:
         """S η and (I + Λ K_f)⁻¹ η."""
-        return self.run(_SOLVE, (lam, eta), 3)[:2]
+        return self.run(_SOLVE, (lam, eta), 2)
 
     def matmul(self, b: Tensor) -> Tensor:
         """K_f b."""
