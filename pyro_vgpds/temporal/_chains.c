@@ -34,8 +34,21 @@
 #define ROW(i, k) for (long at = g->rows[i], k; at < g->rows[i + 1] && (k = g->in_row[at], 1); at++)
 #define COLUMN(k, i) for (long at = g->columns[i], k; at < g->columns[i + 1] && (k = g->in_column[at], 1); at++)
 #endif
-INLINE void NAME(read_a)(const group *g, long n, vec *out) {
-    EACH(i) ROW(i, k) out[i * D + k] = ISA(load)(g, g->a, g->step[n] * D * D + i * D + k);
+// Adds what was collected for the transition that is open to the gradients, and opens that of frame k, whose matrices stay
+// in g->own while the steps are equal; those of no frame if k < 0
+INLINE void NAME(open)(const group *g, long k) {
+    ISA(transition) *own = g->own;
+    const long next = k < 0 ? -1 : g->step[k];
+    if (own->step == next) return;
+    if (own->step >= 0 && g->g_a[0]) for (long i = 0; i < D * D; i++) {
+        ISA(add)(g, g->g_a, own->step * D * D + i, own->g_a[i]);
+        ISA(add)(g, g->g_q, own->step * D * D + i, own->g_q[i]);
+        own->g_a[i] = own->g_q[i] = splat(0.0);
+    }
+    own->step = next;
+    if (k < 0) return;
+    EACH(i) ROW(i, j) own->a[i * D + j] = ISA(load)(g, g->a, next * D * D + i * D + j);
+    for (long i = 0; i < D * D; i++) own->q[i] = ISA(load)(g, g->q, next * D * D + i);
 }
 // A X
 INLINE void NAME(a_times)(const group *g, const vec *a, const vec *x, vec *out) {
@@ -95,54 +108,52 @@ INLINE vec NAME(dot)(const group *g, const vec *x, const vec *y) {
     for (long k = 1; k < D; k++) total += x[k] * y[k];
     return total;
 }
-INLINE void NAME(read_matrix)(const group *g, const double *const *from, long k, vec *out) {
-    for (long i = 0; i < D * D; i++) out[i] = ISA(load)(g, from, g->step[k] * D * D + i);
-}
 INLINE void NAME(read_row)(const group *g, long k, vec *out) { EACH(i) out[i] = splat(g->h[k * D + i]); }
 
-// What a frame stores for the backward pass: w, v, then f and e of the mean; or v̇, ẇ, P and Ṗ of the frame before; or of a
-// draw m and P of the frame before
+// What a frame stores for the backward pass: w, v, then f and e of the mean; or w, v, and of a draw m and P of the frame
+// before; or, of the gradient, the lower triangles of P and dP of the frame before, because memory is slower than products
 #define KEPT_V D
 #define KEPT_F (D + 1)
 #define KEPT_E (D + 2)
-#define KEPT_DV (D + 1)
-#define KEPT_DW (D + 2)
-#define KEPT_P (2 * D + 2)
-#define KEPT_DP (2 * D + 2 + D * D)
 #define KEPT_M (D + 1)
+#define KEPT_P (2 * D + 2)
+#define TRIANGLE (D * (D + 1) / 2)
+INLINE void NAME(keep)(const group *g, const vec *matrix, vec *kept) {
+    EACH(i) for (long j = 0; j <= i; j++) *kept++ = matrix[i * D + j];
+}
+INLINE void NAME(unpack)(const group *g, const vec *kept, vec *matrix) {
+    EACH(i) for (long j = 0; j <= i; j++, kept++) matrix[i * D + j] = *kept, matrix[j * D + i] = *kept;
+}
 
 // Frames k0 <= k < k1 forwards, from P, m and Ṗ in ``state``, which is updated to the last of them
 INLINE void NAME(forward)(const group *g, long k0, long k1, vec *state, vec *kept, long stride, int task) {
     const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW;
     vec *P = state, *m = state + D * D, *dP = state + D * D + D;
-    MATRIX(A, 0); MATRIX(X, 1); MATRIX(M, 2); MATRIX(dM, 3);
+    const vec *A = g->own->a, *Q = g->own->q;
+    MATRIX(X, 0); MATRIX(M, 1); MATRIX(dM, 2);
     VECTOR(w, 0); VECTOR(dw, 1); VECTOR(h, 2); VECTOR(moved, 3); VECTOR(rest, 4);
     for (long k = k0; k < k1; k++, kept += kept ? stride : 0) {
-        NAME(read_a)(g, k, A);
+        NAME(open)(g, k);
         NAME(read_row)(g, k, h);
         NAME(a_times)(g, A, P, X);
         NAME(times_at)(g, X, A, M);
-        for (long i = 0; i < D * D; i++) M[i] += ISA(load)(g, g->q, g->step[k] * D * D + i);
+        for (long i = 0; i < D * D; i++) M[i] += Q[i];
         NAME(apply)(g, M, h, w);
         const vec v = NAME(dot)(g, h, w), lam = ISA(load_frame)(g, g->in[0], k), u = 1.0 / (1.0 + lam * v), c = lam * u;
-        if (kept) {
+        if (kept && !tangent) {
             EACH(i) kept[i] = w[i];
             kept[KEPT_V] = v;
         }
         if (tangent) {
             const vec d_lam = ISA(load_frame)(g, g->in[1], k);
-            if (kept) for (long i = 0; i < D * D; i++) {
-                kept[KEPT_P + i] = P[i];
-                kept[KEPT_DP + i] = dP[i];
+            if (kept) {
+                NAME(keep)(g, P, kept);
+                NAME(keep)(g, dP, kept + TRIANGLE);
             }
             NAME(a_times)(g, A, dP, X);
             NAME(times_at)(g, X, A, dM);
             NAME(apply)(g, dM, h, dw);
             const vec dv = NAME(dot)(g, h, dw), scale = c * c * dv - d_lam * u * u;
-            if (kept) {
-                EACH(i) kept[KEPT_DW + i] = dw[i];
-                kept[KEPT_DV] = dv;
-            }
             EACH(i) EACH(j) dP[i * D + j] = dM[i * D + j] - c * (w[i] * dw[j] + dw[i] * w[j]) + scale * w[i] * w[j];
         }
         if (mean) {
@@ -195,43 +206,54 @@ INLINE void NAME(pull)(const group *g, vec *x, const vec *y, const vec *h, vec c
 }
 
 INLINE void NAME(back_variance)(const group *g, long k, vec *N, const vec *kept) {
-    MATRIX(A, 0); MATRIX(X, 1);
+    const vec *A = g->own->a;
+    MATRIX(X, 0);
     VECTOR(y, 0); VECTOR(h, 1);
     const vec lam = ISA(load_frame)(g, g->in[0], k), v = kept[KEPT_V], u = 1.0 / (1.0 + lam * v), c = lam * u;
     NAME(read_row)(g, k, h);
     NAME(apply)(g, N, kept, y);
     const vec n = NAME(dot)(g, kept, y), filtered = u * v, s = filtered - u * u * n, least = filtered * 0x1p-52;
     ISA(store)(g, g->out[0], k, ISA(larger)(s, least));  // positive despite rounding errors
-    ISA(store)(g, g->out[1], k, c + c * c * n);
+    if (g->out[1][0]) ISA(store)(g, g->out[1], k, c + c * c * n);
     ISA(store)(g, g->out[2], k, v);
     NAME(pull)(g, N, y, h, c, n, c);
-    NAME(read_a)(g, k, A);
+    NAME(open)(g, k);
     NAME(times_a)(g, N, A, X);
     NAME(at_times)(g, A, X, N);
 }
 
 INLINE void NAME(back_mean)(const group *g, long k, vec *r, const vec *kept) {
-    MATRIX(A, 0);
     VECTOR(h, 0); VECTOR(moved, 1);
     const vec lam = ISA(load_frame)(g, g->in[0], k), v = kept[KEPT_V], u = 1.0 / (1.0 + lam * v);
     const vec e = kept[KEPT_E], n = NAME(dot)(g, kept, r), b = e - lam * u * n;
     ISA(store)(g, g->out[0], k, kept[KEPT_F] + v * e + u * n);
     ISA(store)(g, g->out[1], k, b);
-    ISA(store)(g, g->out[2], k, e * ISA(root)(v + 1.0 / lam));  // with η = λx: the noise of the draw x
+    if (g->out[2][0]) ISA(store)(g, g->out[2], k, e * ISA(root)(v + 1.0 / lam));  // with η = λx: the noise of the draw x
     NAME(read_row)(g, k, h);
     EACH(i) moved[i] = r[i] + h[i] * b;
-    NAME(read_a)(g, k, A);
-    NAME(apply_at)(g, A, moved, r);
+    NAME(open)(g, k);
+    NAME(apply_at)(g, g->own->a, moved, r);
 }
 
 INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const vec *kept) {
-    MATRIX(A, 0); MATRIX(X, 1); MATRIX(dX, 2); MATRIX(G, 3);
-    VECTOR(y, 0); VECTOR(dy, 1); VECTOR(h, 2); VECTOR(turn, 3); VECTOR(x, 4);
-    const vec *w = kept, *dw = kept + KEPT_DW, v = kept[KEPT_V], dv = kept[KEPT_DV];
+    const vec *A = g->own->a;
+    MATRIX(X, 0); MATRIX(dX, 1); MATRIX(G, 2); MATRIX(P, 3); MATRIX(dP, 4);
+    VECTOR(y, 0); VECTOR(dy, 1); VECTOR(h, 2); VECTOR(turn, 3); VECTOR(x, 4); VECTOR(w, 5); VECTOR(dw, 6);
+    NAME(open)(g, k);
+    NAME(unpack)(g, kept, P);
+    NAME(unpack)(g, kept + TRIANGLE, dP);
+    NAME(read_row)(g, k, h);
+    NAME(apply_at)(g, A, h, turn);  // M h = A P A'h + Q h and its derivative, as in the forward pass
+    NAME(apply)(g, P, turn, x);
+    NAME(apply)(g, dP, turn, y);
+    NAME(apply_a)(g, A, x, w);
+    NAME(apply_a)(g, A, y, dw);
+    NAME(apply)(g, g->own->q, h, x);
+    EACH(i) w[i] += x[i];
+    const vec v = NAME(dot)(g, h, w), dv = NAME(dot)(g, h, dw);
     const vec lam = ISA(load_frame)(g, g->in[0], k), d_lam = ISA(load_frame)(g, g->in[1], k);
     const vec u = 1.0 / (1.0 + lam * v), c = lam * u;
     const vec du = -u * u * (d_lam * v + lam * dv), dc = d_lam * u * u - c * c * dv;
-    NAME(read_row)(g, k, h);
     NAME(apply)(g, N, w, y);
     NAME(apply)(g, dN, w, dy);
     EACH(i) turn[i] = dc * w[i] + c * dw[i];
@@ -246,25 +268,24 @@ INLINE void NAME(back_gradient)(const group *g, long k, vec *N, vec *dN, const v
         dN[i * D + j] -= x[i] * h[j] + h[i] * x[j];
         G[i * D + j] = dN[i * D + j] + g->weight * N[i * D + j];
     }
-    NAME(read_a)(g, k, A);
     NAME(times_a)(g, N, A, X);
     NAME(times_a)(g, dN, A, dX);
     NAME(at_times)(g, A, X, N);
     NAME(at_times)(g, A, dX, dN);
     for (long i = 0; i < D * D; i++) {
-        ISA(add)(g, g->g_q, g->step[k] * D * D + i, G[i]);
+        g->own->g_q[i] += G[i];
         dX[i] += g->weight * X[i];
     }
-    const vec *P = kept + KEPT_P, *dP = kept + KEPT_DP;
     EACH(i) ROW(i, j) {
         vec total = splat(0.0);
         EACH(l) total += dX[i * D + l] * P[l * D + j] + X[i * D + l] * dP[l * D + j];
-        ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, 2.0 * total);
+        g->own->g_a[i * D + j] += 2.0 * total;
     }
 }
 
 INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *kept) {
-    MATRIX(A, 0); MATRIX(X, 1);
+    const vec *A = g->own->a;
+    MATRIX(X, 0);
     VECTOR(y, 0); VECTOR(h, 1); VECTOR(moved, 2); VECTOR(x, 3);
     const vec *w = kept, v = kept[KEPT_V], white = 1.0 / ISA(load_frame)(g, g->in[0], k), c = 1.0 / (v + white);
     const vec grad = ISA(load_frame)(g, g->in[2], k), rate = ISA(load_frame)(g, g->in[1], k) * ISA(root)(c);
@@ -276,17 +297,17 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
     ISA(store)(g, g->out[1], k, grad / ISA(root)(c) + NAME(dot)(g, r, w) * ISA(root)(c));
     NAME(pull)(g, N, y, h, c, n, dv);
     EACH(i) x[i] = 0.5 * rate * r[i];
+    NAME(open)(g, k);
     EACH(i) EACH(j) {
         N[i * D + j] += x[i] * h[j] + h[i] * x[j];
-        ISA(add)(g, g->g_q, g->step[k] * D * D + i * D + j, N[i * D + j]);
+        g->own->g_q[i * D + j] += N[i * D + j];
     }
     EACH(i) moved[i] = r[i] + h[i] * grad;
-    NAME(read_a)(g, k, A);
     NAME(times_a)(g, N, A, X);
     EACH(i) ROW(i, j) {
         vec total = splat(0.0);
         EACH(l) total += X[i * D + l] * kept[KEPT_P + l * D + j];
-        ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, 2.0 * total + moved[i] * kept[KEPT_M + j]);
+        g->own->g_a[i * D + j] += 2.0 * total + moved[i] * kept[KEPT_M + j];
     }
     NAME(at_times)(g, A, X, N);
     NAME(apply_at)(g, A, moved, r);
@@ -296,11 +317,11 @@ INLINE void NAME(back_draw)(const group *g, long k, vec *N, vec *r, const vec *k
 NOINLINE int NAME(there_and_back)(const group *g, int task) {
     const int mean = task == SOLVE, tangent = task == GRADIENT, draw = task == DRAW || task == DRAW_GRADIENT;
     const long size = 2 * D * D + D;
-    const long stride = tangent ? KEPT_DP + D * D : draw ? KEPT_P + D * D : mean ? KEPT_E + 1 : KEPT_V + 1;
+    const long stride = tangent ? 2 * TRIANGLE : draw ? KEPT_P + D * D : mean ? KEPT_E + 1 : KEPT_V + 1;
     long length = BUDGET / (stride * (long)sizeof(vec));
     length = length < 1 ? 1 : length > g->n ? g->n : length;
     const long segments = (g->n + length - 1) / length;
-    vec *states = allocate((segments + 2) * size), *kept = allocate(length * stride);
+    vec *states = ISA(allocate)((segments + 2) * size), *kept = ISA(allocate)(length * stride);
     if (!states || !kept) {
         free(states);
         free(kept);
@@ -333,37 +354,34 @@ NOINLINE int NAME(there_and_back)(const group *g, int task) {
 
 // r_k = h b_k + A_{k+1}ᵀ r_{k+1} for all frames
 NOINLINE void NAME(future)(const group *g, const double *const *b, vec *r) {
-    MATRIX(A, 0);
     VECTOR(moved, 0);
     EACH(i) moved[i] = splat(0.0);
     for (long k = g->n - 1; k >= 0; k--) {
         const vec own = ISA(load_frame)(g, b, k);
         EACH(i) r[k * D + i] = moved[i] + own * g->h[k * D + i];
-        NAME(read_a)(g, k, A);
-        NAME(apply_at)(g, A, r + k * D, moved);
+        NAME(open)(g, k);
+        NAME(apply_at)(g, g->own->a, r + k * D, moved);
     }
 }
 
 // z ← A_k z + Q_k r_k
-INLINE void NAME(path)(const group *g, const vec *A, const vec *Q, const vec *r, vec *z, vec *moved, vec *added) {
-    NAME(apply_a)(g, A, z, moved);
-    NAME(apply)(g, Q, r, added);
+INLINE void NAME(path)(const group *g, const vec *r, vec *z, vec *moved, vec *added) {
+    NAME(apply_a)(g, g->own->a, z, moved);
+    NAME(apply)(g, g->own->q, r, added);
     EACH(i) z[i] = moved[i] + added[i];
 }
 
 NOINLINE int NAME(matmul)(const group *g) {
-    vec *r = allocate((g->n + 1) * D);
+    vec *r = ISA(allocate)((g->n + 1) * D);
     if (!r) return 1;
     NAME(future)(g, g->in[0], r);
     vec *z = r + g->n * D;
-    MATRIX(A, 0); MATRIX(Q, 1);
     VECTOR(h, 0); VECTOR(moved, 1); VECTOR(added, 2);
     EACH(i) z[i] = splat(0.0);
     for (long k = 0; k < g->n; k++) {
-        NAME(read_a)(g, k, A);
-        NAME(read_matrix)(g, g->q, k, Q);
+        NAME(open)(g, k);
         NAME(read_row)(g, k, h);
-        NAME(path)(g, A, Q, r + k * D, z, moved, added);
+        NAME(path)(g, r + k * D, z, moved, added);
         ISA(store)(g, g->out[0], k, NAME(dot)(g, h, z));
     }
     free(r);
@@ -371,35 +389,33 @@ NOINLINE int NAME(matmul)(const group *g) {
 }
 
 NOINLINE int NAME(quadratic)(const group *g) {
-    vec *r = allocate(2 * (g->n + 1) * D);
+    vec *r = ISA(allocate)(2 * (g->n + 1) * D);
     if (!r) return 1;
     vec *s = r + g->n * D, *y = s + g->n * D, *z = y + D;
     NAME(future)(g, g->in[0], r);
     NAME(future)(g, g->in[1], s);
-    MATRIX(A, 0); MATRIX(Q, 1);
     VECTOR(moved, 0); VECTOR(added, 1);
     for (long i = 0; i < 2 * D; i++) y[i] = splat(0.0);
     for (long k = 0; k < g->n; k++) {
         const vec *a = r + k * D, *b = s + k * D;
+        NAME(open)(g, k);
         EACH(i) EACH(j) {
-            ISA(add)(g, g->g_a, g->step[k] * D * D + i * D + j, a[i] * z[j] + b[i] * y[j]);
-            ISA(add)(g, g->g_q, g->step[k] * D * D + i * D + j, 0.5 * (a[i] * b[j] + b[i] * a[j]));
+            g->own->g_a[i * D + j] += a[i] * z[j] + b[i] * y[j];
+            g->own->g_q[i * D + j] += 0.5 * (a[i] * b[j] + b[i] * a[j]);
         }
-        NAME(read_a)(g, k, A);
-        NAME(read_matrix)(g, g->q, k, Q);
-        NAME(path)(g, A, Q, a, y, moved, added);
-        NAME(path)(g, A, Q, b, z, moved, added);
+        NAME(path)(g, a, y, moved, added);
+        NAME(path)(g, b, z, moved, added);
     }
     free(r);
     return 0;
 }
 
 NOINLINE int NAME(run)(const group *g, int task) {
-    switch (task) {
-        case MATMUL: return NAME(matmul)(g);
-        case QUADRATIC: return NAME(quadratic)(g);
-        default: return NAME(there_and_back)(g, task);
-    }
+    const int status = task == MATMUL      ? NAME(matmul)(g)
+                       : task == QUADRATIC ? NAME(quadratic)(g)
+                                           : NAME(there_and_back)(g, task);
+    NAME(open)(g, -1);
+    return status;
 }
 
 #undef D
@@ -411,28 +427,60 @@ NOINLINE int NAME(run)(const group *g, int task) {
 #undef KEPT_V
 #undef KEPT_F
 #undef KEPT_E
-#undef KEPT_DV
-#undef KEPT_DW
 #undef KEPT_P
-#undef KEPT_DP
 #undef KEPT_M
+#undef TRIANGLE
 #undef DIM
 
 #elif defined(TARGET)
 
-INLINE vec ISA(load)(const group *g, const double *const *from, long i) {
-    if (g->shared) return splat(from[0][i]);
-    return (vec){from[0][i], from[1][i], from[2][i], from[3][i]};
+// LANES chains; if there are fewer, the last lanes repeat the first and are never written
+typedef double ISA(vec) __attribute__((vector_size(8 * LANES)));
+#define vec ISA(vec)
+// The matrices of a time step, and what is to be added to their gradients
+typedef struct {
+    long step;
+    vec *a, *q, *g_a, *g_q;
+} ISA(transition);
+typedef struct {
+    long n, d, lanes;
+    const long *step;
+    const long *rows, *in_row, *columns, *in_column;  // the nonzero pattern of A, by rows and by columns
+    int shared;  // all chains have the same kernel
+    const double *a[LANES], *q[LANES], *h, *in[3][LANES];
+    double *out[3][LANES], *g_a[LANES], *g_q[LANES];
+    vec weight, *scratch;
+    ISA(transition) *own;
+} ISA(group);
+#define group ISA(group)
+
+INLINE vec *ISA(allocate)(long count) {
+    void *memory = NULL;
+    return posix_memalign(&memory, sizeof(vec), count * sizeof(vec)) ? NULL : memory;
 }
 INLINE vec ISA(load_frame)(const group *g, const double *const *from, long i) {
+#if LANES == 8
+    return (vec){from[0][i], from[1][i], from[2][i], from[3][i], from[4][i], from[5][i], from[6][i], from[7][i]};
+#else
     return (vec){from[0][i], from[1][i], from[2][i], from[3][i]};
+#endif
+}
+INLINE vec ISA(load)(const group *g, const double *const *from, long i) {
+    return g->shared ? splat(from[0][i]) : ISA(load_frame)(g, from, i);
 }
 INLINE void ISA(store)(const group *g, double *const *to, long i, vec x) {
+    if (g->lanes == LANES) {
+#pragma GCC unroll 8
+        for (int lane = 0; lane < LANES; lane++) to[lane][i] = x[lane];
+        return;
+    }
     for (int lane = 0; lane < g->lanes; lane++) to[lane][i] = x[lane];
 }
 INLINE void ISA(add)(const group *g, double *const *to, long i, vec x) {
     if (g->shared && g->lanes == LANES) {
-        to[0][i] += (x[0] + x[1]) + (x[2] + x[3]);
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int lane = 0; lane < half; lane++) x[lane] += x[lane + half];
+        to[0][i] += x[0];
         return;
     }
     for (int lane = 0; lane < g->lanes; lane++) to[lane][i] += x[lane];
@@ -446,9 +494,11 @@ INLINE vec ISA(root)(vec x) {
     return x;
 }
 
+#ifdef ANY_SIZE
 #define DIM 0
 #include "_chains.c"
-#ifndef ANY_SIZE
+#endif
+#ifdef SMALL_SIZES
 #define DIM 1
 #include "_chains.c"
 #define DIM 2
@@ -461,18 +511,60 @@ INLINE vec ISA(root)(vec x) {
 #include "_chains.c"
 #endif
 
-TARGET static int ISA(run)(const group *g, int task) {
+INLINE int ISA(run_group)(const group *g, int task) {
     switch (g->d) {
-#ifndef ANY_SIZE
+#ifdef SMALL_SIZES
         case 1: return PASTE(run, SET, 1)(g, task);
         case 2: return PASTE(run, SET, 2)(g, task);
         case 3: return PASTE(run, SET, 3)(g, task);
         case 4: return PASTE(run, SET, 4)(g, task);
         case 5: return PASTE(run, SET, 5)(g, task);
 #endif
+#ifdef ANY_SIZE
         default: return PASTE(run, SET, 0)(g, task);
+#else
+        default: return 1;
+#endif
     }
 }
+
+TARGET static int ISA(run)(const problem *P, int task) {
+    const long d = P->d, size = P->steps * d * d;
+    group g = {.n = P->n, .d = d, .h = P->h, .step = P->step};
+    g.rows = P->pattern;
+    g.in_row = g.rows + d + 1;
+    g.columns = g.in_row + g.rows[d];
+    g.in_column = g.columns + d + 1;
+    vec *memory = ISA(allocate)((4 + SCRATCH) * d * d + VECTORS * d);
+    if (!memory) return 1;
+    for (long i = 0; i < 4 * d * d; i++) memory[i] = splat(0.0);
+    ISA(transition) own = {-1, memory, memory + d * d, memory + 2 * d * d, memory + 3 * d * d};
+    g.own = &own, g.scratch = memory + 4 * d * d;
+    int status = 0;
+    for (long c = P->c0; c < P->c1 && !status; c += LANES) {
+        g.lanes = P->c1 - c < LANES ? P->c1 - c : LANES;
+        g.shared = 1;
+        for (long lane = 0; lane < LANES; lane++) {
+            const long chain = lane < g.lanes ? c + lane : c, kernel = P->index[chain] * size;
+            g.shared &= P->index[chain] == P->index[c];
+            g.a[lane] = P->a + kernel;
+            g.q[lane] = P->q + kernel;
+            g.g_a[lane] = P->g_a ? P->g_a + kernel : NULL;
+            g.g_q[lane] = P->g_q ? P->g_q + kernel : NULL;
+            for (int i = 0; i < 3; i++) {
+                g.in[i][lane] = P->in[i] ? P->in[i] + chain * P->n : NULL;
+                g.out[i][lane] = P->out[i] ? P->out[i] + chain * P->n : NULL;
+            }
+            g.weight[lane] = P->weight ? P->weight[chain] : 0.0;
+        }
+        status = ISA(run_group)(&g, task);
+    }
+    free(memory);
+    return status;
+}
+#undef vec
+#undef group
+#undef LANES
 #undef TARGET
 #undef SET
 
@@ -490,10 +582,9 @@ _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 #pragma GCC diagnostic ignored "-Wpsabi"  // no function with vectors is called from another file
 #endif
 
-#define LANES 4
 #define BUDGET (1L << 26)  // bytes that the forward pass may store for the backward pass
-#define SCRATCH 4          // matrices, and VECTORS vectors, of any size that a step works with
-#define VECTORS 5
+#define SCRATCH 5          // matrices, and VECTORS vectors, of any size that a step works with
+#define VECTORS 7
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define NOINLINE TARGET static __attribute__((noinline))
 #define splat(x) ((x) - (vec){0})
@@ -506,37 +597,47 @@ _Static_assert(sizeof(long) >= 8, "sizes and indices are computed in 64 bits");
 
 enum { VARIANCE, SOLVE, GRADIENT, DRAW_GRADIENT, DRAW, MATMUL, QUADRATIC };
 
-typedef double vec __attribute__((vector_size(8 * LANES)));
-
-// LANES chains; if there are fewer, the last lanes repeat the first and are never written
+// The arguments of run_chains
 typedef struct {
-    long n, d, lanes;
-    const long *step;
-    const long *rows, *in_row, *columns, *in_column;  // the nonzero pattern of A, by rows and by columns
-    int shared;  // all chains have the same kernel
-    const double *a[LANES], *q[LANES], *h, *in[3][LANES];
-    double *out[3][LANES], *g_a[LANES], *g_q[LANES];
-    vec weight, *scratch;
-} group;
+    long n, d, steps, c0, c1;
+    const long *pattern, *step, *index;
+    const double *a, *q, *h, *in[3], *weight;
+    double *out[3], *g_a, *g_q;
+} problem;
 
-static vec *allocate(long count) {
-    void *memory = NULL;
-    return posix_memalign(&memory, sizeof(vec), count * sizeof(vec)) ? NULL : memory;
-}
-
+#define UNROLLED 5  // size of the largest state for which loops are unrolled
 #if defined(__x86_64__) && !defined(PYRO_VGPDS_GENERIC)
+#define TARGET __attribute__((target("avx512f")))
+#define SET avx512
+#define LANES 8
+#define SMALL_SIZES
+#include "_chains.c"
+#undef SMALL_SIZES
 #define TARGET __attribute__((target("avx2,fma")))
 #define SET avx2
+#define LANES 4
+#define SMALL_SIZES
+#define ANY_SIZE
 #include "_chains.c"
-#define ANY_SIZE  // no unrolled code for old processors: it takes long to compile
-#define RUN(g, task) \
-    (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? run_avx2(g, task) : run_generic(g, task))
-#else
-#define RUN(g, task) run_generic(g, task)
+#undef SMALL_SIZES
+#define HAS_AVX512 __builtin_cpu_supports("avx512f")
+#define HAS_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define RUN(P, task) (HAS_AVX2 ? run_avx2(P, task) : run_generic(P, task))
+#define RUN_WIDE(P, task) run_avx512(P, task)
+#else  // no unrolled code for old processors: it takes long to compile
+#define ANY_SIZE
+#define HAS_AVX512 0
+#define RUN(P, task) run_generic(P, task)
+#define RUN_WIDE(P, task) run_generic(P, task)
 #endif
 #define TARGET
 #define SET generic
+#define LANES 4
 #include "_chains.c"
+
+// The number of chains with a state of d numbers that are run at once. Large states do not fit the registers, and more of
+// them not the cache.
+int chains_lanes(long d) { return HAS_AVX512 && d <= UNROLLED ? 8 : 4; }
 
 // Chains c0 <= c < c1. pattern is the nonzero pattern of the matrices a: the offsets of rows (d + 1,), the columns in each
 // row, the offsets of columns (d + 1,), and the rows in each column. in0 to in2 are (C, N) or NULL, weight (C,) or NULL,
@@ -544,36 +645,13 @@ static vec *allocate(long count) {
 int run_chains(int task, long n, long d, long steps, long c0, long c1, const long *pattern, const long *step,
                const long *index, const double *a, const double *q, const double *h, const double *in0, const double *in1,
                const double *in2, const double *weight, double *out0, double *out1, double *out2, double *g_a, double *g_q) {
-    group g = {.n = n, .d = d, .h = h, .step = step};
-    g.rows = pattern;
-    g.in_row = g.rows + d + 1;
-    g.columns = g.in_row + g.rows[d];
-    g.in_column = g.columns + d + 1;
-    const double *inputs[3] = {in0, in1, in2};
-    double *outputs[3] = {out0, out1, out2};
-    g.scratch = allocate(SCRATCH * d * d + VECTORS * d);
-    if (!g.scratch) return 1;
-    int status = 0;
-    for (long c = c0; c < c1 && !status; c += LANES) {
-        g.lanes = c1 - c < LANES ? c1 - c : LANES;
-        g.shared = 1;
-        for (long lane = 0; lane < LANES; lane++) {
-            const long chain = lane < g.lanes ? c + lane : c, kernel = index[chain] * steps * d * d;
-            g.shared &= index[chain] == index[c];
-            g.a[lane] = a + kernel;
-            g.q[lane] = q + kernel;
-            if (g_a) {
-                g.g_a[lane] = g_a + kernel;
-                g.g_q[lane] = g_q + kernel;
-            }
-            for (int i = 0; i < 3; i++) if (inputs[i]) g.in[i][lane] = inputs[i] + chain * n;
-            for (int i = 0; i < 3; i++) if (outputs[i]) g.out[i][lane] = outputs[i] + chain * n;
-            g.weight[lane] = weight ? weight[chain] : 0.0;
-        }
-        status = RUN(&g, task);
-    }
-    free(g.scratch);
-    return status;
+    const problem P = {
+        n, d, steps, c0, c1, pattern, step, index, a, q, h, {in0, in1, in2}, weight, {out0, out1, out2}, g_a, g_q,
+    };
+    const long lanes = chains_lanes(d), left = (c1 - c0) % lanes, half = left <= 4 ? left : 0;  // a vector of 4 is enough
+    problem wide = P, narrow = P;
+    wide.c1 = narrow.c0 = lanes == 8 ? c1 - half : c0;
+    return (wide.c0 < wide.c1 && RUN_WIDE(&wide, task)) || (narrow.c0 < narrow.c1 && RUN(&narrow, task));
 }
 
 #ifdef Py_LIMITED_API

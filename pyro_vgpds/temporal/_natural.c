@@ -95,7 +95,7 @@ static int run(const plan *P, const part *A, int task, const double *lam, const 
                             g_a, g_q);
     return P->run_chains(task == QUADRATIC ? QUADRATIC_OF_CHAINS : task, P->frames, P->width, P->steps, 0, A->chains,
                          P->pattern, P->step, A->index, A->a, A->q, P->h, lam, other, NULL, weight, out0, out1,
-                         task == GRADIENT || task == QUADRATIC ? NULL : A->v, g_a, g_q);
+                         task == VARIANCE ? A->v : NULL, g_a, g_q);
 }
 
 // The log of a product of numbers of about 1 or more; each log alone would take longer than all else for a frame
@@ -168,11 +168,8 @@ int natural_forward(const plan *P, long c0, long c1, double jitter, const double
             A.lam[c * n + i] = sigma * lam[at];
         }
     }
-    if (run(P, &A, VARIANCE, A.lam, NULL, NULL, A.s, A.spare, NULL, NULL)) return 1;
-    double *kept = A.v;
-    if (!P->tiles) A.v = A.spare;  // the recursions of chains write there what nothing needs
-    const int failed = run(P, &A, SOLVE, A.lam, A.eta, NULL, A.mean, A.bar, NULL, NULL);
-    A.v = kept;
+    const int failed = run(P, &A, VARIANCE, A.lam, NULL, NULL, A.s, P->tiles ? A.spare : NULL, NULL, NULL) ||
+                       run(P, &A, SOLVE, A.lam, A.eta, NULL, A.mean, A.bar, NULL, NULL);
     for (long c = 0; c < A.chains && !failed; c++)
         moments(P, &A, c, jitter, lam + c0 + c, mu + c0 + c, s + c0 + c, numbers + 4 * (c0 + c));
     return failed;
@@ -209,9 +206,8 @@ int natural_backward(const plan *P, long c0, long c1, const double *values, cons
             direction[own] = sigma * sigma * g.s;
             sites[own] = g.mu - sigma * l * (g.bar + w * g.mu);
         }
-    int failed = run(P, &A, GRADIENT, A.lam, direction, A.weight, g_own, NULL, half, g_q);
-    if (!P->tiles) A.v = direction;
-    failed = failed || run(P, &A, SOLVE, A.lam, sites, NULL, through, left, NULL, NULL) ||
+    int failed = run(P, &A, GRADIENT, A.lam, direction, A.weight, g_own, NULL, half, g_q) ||
+                 run(P, &A, SOLVE, A.lam, sites, NULL, through, left, NULL, NULL) ||
              run(P, &A, QUADRATIC, left, A.bar, NULL, NULL, NULL, g_a, g_q) ||
              P->states_grad(P->code, 0, A.kernels, P->kernels, P->steps, P->size, values + k0, P->dt, P->begins, P->place,
                             g_a, P->tiles ? half : NULL, g_q, g_values + k0);

@@ -16,15 +16,14 @@ from torch import Tensor
 from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.temporal.layout import Kept, Layout
 
-__all__ = ["FRAME_WORK", "LANES", "UNROLLED", "Chains", "available", "entry", "pattern"]
+__all__ = ["FRAME_WORK", "UNROLLED", "Chains", "available", "entry", "lanes", "pattern"]
 
-LANES = 4  #: chains that the compiled code processes at once
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
 FRAME_WORK = 60.0  #: multiply-adds that a frame costs for each entry of the state's covariance: each waits for the last
 _VARIANCE, _SOLVE, _GRADIENT, _DRAW_GRADIENT, _DRAW, _MATMUL, _QUADRATIC = range(7)
 
 
-_library = Library(f"{__package__}._chains", run_chains="i nnnnn ppppppppppppppp")
+_library = Library(f"{__package__}._chains", run_chains="i nnnnn ppppppppppppppp", chains_lanes="n")
 
 
 available = _library.available
@@ -33,6 +32,11 @@ available = _library.available
 def entry() -> int:
     """The address of the compiled function."""
     return _library.address("run_chains")
+
+
+def lanes(size: int) -> int:
+    """The number of chains that the compiled code processes at once, whose states have this size."""
+    return _library.function("chains_lanes")(size)
 
 
 @functools.cache
@@ -76,7 +80,7 @@ class Chains(NamedTuple):
         chains, (n, d) = len(index), h.shape
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
         work = FRAME_WORK * chains * n * d * d
-        ranges = chunks(chains, LANES, work)
+        ranges = chunks(chains, lanes(d), work)
         totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         padded = (None,) * 3
         fixed = [
@@ -109,7 +113,7 @@ class Chains(NamedTuple):
 
     def solve(self, eta: Tensor, lam: Tensor, kept: Kept = ()) -> tuple[Tensor, ...]:
         """S η and (I + Λ K_f)⁻¹ η."""
-        return self.run(_SOLVE, (lam, eta), 3)[:2]
+        return self.run(_SOLVE, (lam, eta), 2)
 
     def matmul(self, b: Tensor) -> Tensor:
         """K_f b."""

@@ -68,7 +68,7 @@ class Passes:
         pointers = [x.data_ptr() for x in (*numbers, own.dt, frames.own_h)]
         self._plan = _Plan(*shape, *sizes, *pointers, *programs.entries(), tiles.entry(), chains.entry())
         self._address, self._kept = ctypes.addressof(self._plan), (*numbers, own.dt, frames.own_h)
-        self._num_chains, self._unit = num_chains, 1 if frames.is_tiled else chains.LANES
+        self._num_chains, self._unit = num_chains, 1 if frames.is_tiled else chains.lanes(width)
         self._work = chains.FRAME_WORK * num_chains * count * width * width
         self._sizes: dict[int, int] = {}
 

@@ -64,13 +64,54 @@ def test_threads(threads, tiled, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7])
+def test_chains_side_by_side_are_each_alone(size, shared, regular):
+    """Vectors of 8 and of 4 chains, some with empty lanes, and one chain at a time; the last size is not unrolled."""
+    n, count = 30, 14
+    step = torch.arange(n) if not regular else torch.tensor([0] + [1] * 14 + [2] * 3 + [1] * 12)
+    kinds = 1 if shared else count
+    a = 0.9 * torch.linalg.qr(torch.randn(kinds, int(step.max()) + 1, size, size))[0]
+    q = (torch.eye(size) - a @ a.mT).contiguous()
+    h, blocks = torch.rand(n, size), (0,) * size
+    lam, eta, g, weight = torch.rand(count, n) * 10, torch.randn(count, n), torch.randn(count, n), torch.rand(count)
+
+    def run(some: torch.Tensor, kind):
+        own = kind(a, q, Layout(h, step, some if not shared else torch.zeros_like(some), blocks))
+        *variance, _ = own.variance(lam[some])
+        parts = [
+            *variance, *own.solve(eta[some], lam[some]), own.matmul(eta[some]),
+            own.draw(1.0 / lam[some], eta[some]), own.undraw(1.0 / lam[some], eta[some]),
+        ]  # fmt: skip
+        gradients = (
+            own.variance_grad(lam[some], g[some], weight[some]), own.quadratic(eta[some], g[some]),
+            own.draw_grad(1.0 / lam[some], eta[some], g[some]),
+        )  # fmt: skip
+        return [*parts, *(x for found in gradients for x in found[2:])], [x for found in gradients for x in found[:2]]
+
+    single = [run(torch.tensor([c]), chains.Chains.of) for c in range(count)]
+    for first in (0, 1, 2, 6, 9):
+        some = torch.arange(first, count)  # 14, 13, 12, 8 and 5 chains
+        rows, sums = run(some, chains.Chains.of)
+        for i, found in enumerate(rows):
+            close(found, torch.cat([own[0][i] for own in single[first:]]), 1e-12)
+        for i, found in enumerate(sums):
+            close(found, sum(own[1][i] for own in single[first:]), 1e-11)
+    both = zip(run(torch.arange(count), chains.Chains.of), run(torch.arange(count), scan.Scans), strict=True)
+    for mine, others in both:
+        for one, other in zip(mine, others, strict=True):
+            close(one, other, 1e-9)
+
+
+@needs_compiler
 @pytest.mark.parametrize(("kernel", "route"), [("tiles", tiles), ("chains", chains)])
 def test_long_chains_are_run_in_segments(kernel, route):
-    # the gradient keeps 54 kB a frame in tiles, and 110 kB in chains (whose blocks are too large for tiles): 64 MB are
+    # the gradient keeps 54 kB a frame in tiles, and 50 kB in chains (whose blocks are too large for tiles): 64 MB are
     # exceeded
     n, make = {
         "tiles": (1500, lambda scale: Periodic(1.0, 0.2 * scale, 50.0, accuracy=1e-12)),
-        "chains": (700, lambda scale: Periodic(1.0, 2.0, 50.0, accuracy=1e-9) * Matern52(1.0, 9.0 * scale)),
+        "chains": (1500, lambda scale: Periodic(1.0, 2.0, 50.0, accuracy=1e-9) * Matern52(1.0, 9.0 * scale)),
     }[kernel]
     assert tiles.fits(tuple(make(1.0)().state_blocks())) == (route is tiles)
     lam = torch.full((n, 1), 0.1)

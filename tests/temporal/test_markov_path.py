@@ -63,7 +63,7 @@ def test_threads_do_not_change_it(kind, monkeypatch):
     kernel, times, found = make(kind), times_of(True), []
     for count in (1, 2):
         monkeypatch.setattr(compiled, "LOOP_WORK", 1.0)
-        monkeypatch.setattr(chains, "LANES", 1)
+        monkeypatch.setattr(chains, "lanes", lambda size: 1)
         with compiled.loop_threads(count):
             path, _, _ = paths(kernel, times)
         assert len(path._ranges) == count
