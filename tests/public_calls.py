@@ -654,10 +654,10 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "Gaussian": lambda k: (likelihoods.Gaussian, {"scale": 1.0}),
     "NegativeBinomial": lambda k: (likelihoods.NegativeBinomial, {"dispersion": 1.0}),
     "StudentT": lambda k: (likelihoods.StudentT, {"scale": 1.0, "df": 5.0}),
-    "LikelihoodParameters.add_parameter": lambda k: (likelihoods.Gaussian().add_parameter, {
+    "Likelihood.add_parameter": lambda k: (likelihoods.Gaussian().add_parameter, {
         "name": "own", "value": None, "default": 2.0, "constraint": torch.distributions.constraints.positive,
         "per_output": False}),
-    "LikelihoodParameters.choose": lambda k: (likelihoods.Gaussian().choose, {"name": "scale", "value": 2.0}),
+    "Likelihood.choose": lambda k: (likelihoods.Gaussian().choose, {"name": "scale", "value": 2.0}),
     "parse_likelihood": lambda k: (likelihoods.parse_likelihood, {"likelihood": "poisson"}),
     "register_likelihood": lambda k: (likelihoods.register_likelihood, {"likelihood": None, "name": "own"}),
     "register_psi2": lambda k: (mapping.register_psi2, {"first": _First, "second": _Second}),

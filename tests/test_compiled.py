@@ -42,7 +42,7 @@ from pyro_vgpds.mapping.panels import matrices_of, panels_of
 from pyro_vgpds.likelihoods import NegativeBinomial, StudentT, families, native_tangents
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.mapping.latent_gp import mean_terms, scaled_sites
-from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
+from pyro_vgpds.mapping.rbf_site_bound import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.data.times import Times
 from pyro_vgpds import TemporalGP, OpperArchambeau, Sequences

@@ -17,9 +17,9 @@ from pyro_vgpds.checks import check_choice
 from pyro_vgpds.data.parts import base_outputs, check_data, make_like, split_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.outputs_start import check_outputs
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.names import parse_likelihood
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
 from pyro_vgpds.prediction.outputs import Parts
 

@@ -17,8 +17,9 @@ from pyro_vgpds.cli.model_file import ModelFile
 from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.likelihoods import parse_likelihood
-from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import Gaussian
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.posterior import Posterior

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.moments import middle
-from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.columns import ByColumn
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 
 __all__ = ["Encoder", "encoder_inputs", "function_inputs", "middle_likelihood"]
 

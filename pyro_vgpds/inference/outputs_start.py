@@ -13,11 +13,12 @@ from pyro_vgpds.communication import Communicator
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel
-from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.factors import rows_of_all
 from pyro_vgpds.likelihoods.families import Gaussian
 from pyro_vgpds.likelihoods.guess import function_means, guess
 from pyro_vgpds.likelihoods.names import parse_likelihood
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 
 __all__ = [
     "OutputStart", "check_exposure", "check_functions", "check_likelihood", "check_outputs", "default_mapping",

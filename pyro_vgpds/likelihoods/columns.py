@@ -13,9 +13,10 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_texts, is_whole
 from pyro_vgpds.formatting import counted
-from pyro_vgpds.likelihoods.base import Likelihood, LikelihoodValue
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import broadcast_shapes
 
 __all__ = ["ByColumn"]

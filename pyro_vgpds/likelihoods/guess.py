@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.repeats import find_repeat
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled, without_outliers
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 
 __all__ = ["column_means", "function_means", "guess", "smoothed"]
 

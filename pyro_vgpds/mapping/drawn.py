@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites, filled
 from pyro_vgpds.likelihoods.site import SiteLikelihood, expected
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import add_diagonal, cholesky
 from pyro_vgpds.mapping.basis import Basis
 from pyro_vgpds.mapping.pairs import quadratic_forms

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
+from pyro_vgpds.likelihoods.value import LikelihoodValue, several_draws
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.bound import check_slack, site_limits
 from pyro_vgpds.mapping.drawn import Given, correction

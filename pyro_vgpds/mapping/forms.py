@@ -57,7 +57,9 @@ _linear, _rbf = _Forms[LinearForm](), _Forms[RBFForm]()
 register_rbf = _rbf.register
 
 
-def register_linear(kind: type) -> Callable[[Find[LinearForm]], Find[LinearForm]]:
+def register_linear(
+    kind: type,
+) -> Callable[[Callable[..., LinearForm | None]], Callable[..., LinearForm | None]]:
     """Register ``f(value)``, which returns the :class:`LinearForm` of kernel values of exactly this class, or None.
 
     :param kind: a class derived from :class:`~pyro_vgpds.mapping.MappingValue`; classes derived from it do not count,

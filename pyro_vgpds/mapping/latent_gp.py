@@ -12,8 +12,8 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue, several_draws
 from pyro_vgpds.likelihoods.factors import Moments, Sites
+from pyro_vgpds.likelihoods.value import LikelihoodValue, several_draws
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
 from pyro_vgpds.mapping.basis import Basis, basis_of
 from pyro_vgpds.mapping.bound import site_bound, site_limits

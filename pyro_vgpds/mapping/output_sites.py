@@ -16,9 +16,9 @@ from torch import Tensor
 
 from pyro_vgpds.communication import SINGLE_PROCESS
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import with_own_gradient
 
 __all__ = ["Evaluation", "OutputSites", "evaluated_moments", "joined_moments", "site_moments", "sites_of"]

@@ -4,7 +4,9 @@ gradients are computed with its value.
 
 It does what :meth:`CollapsedLatent.bound <pyro_vgpds.mapping.latent_gp.CollapsedLatent.bound>` does with the factors of
 the scaled functions, K_MM, the Ψ statistics and the terms of the bound as steps of autograd, which go over the numbers
-of all entries, and over the matrices of all outputs, several times more.
+of all entries, and over the matrices of all outputs, several times more. ``_factors.c`` has the equations of the scaled
+factors, which :func:`~pyro_vgpds.mapping.latent_gp.scaled_sites`, :func:`~pyro_vgpds.mapping.latent_gp.mean_terms` and
+:func:`~pyro_vgpds.mapping.bound.site_limits` compute with torch.
 """
 
 from __future__ import annotations
@@ -14,18 +16,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_vgpds.compiled import Library
 from pyro_vgpds.likelihoods.factors import Sites
 from pyro_vgpds.linalg import default_jitter
-from pyro_vgpds.mapping import native_factors
-from pyro_vgpds.mapping.bound import site_terms
+from pyro_vgpds.mapping.bound import SiteLimits, site_terms
 from pyro_vgpds.mapping.forms import RBFForm
 from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
-from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
 from pyro_vgpds.mapping.native_inducing import Covariance, is_compiled, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.rbf_weighted import has_loops, rbf_weighted_vjp
 
-__all__ = ["rbf_site_bound"]
+__all__ = ["FactorGradients", "ScaledFactors", "available", "factor_gradients", "rbf_site_bound", "scaled_factors"]
 
 
 def rbf_site_bound(
@@ -53,7 +54,7 @@ def rbf_site_bound(
     weight, linear, _ = sites
     constant = torch.zeros_like(form.variance) if form.constant is None else form.constant
     kernel = form.weight, form.variance, constant
-    if not (has_loops(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and native_factors.available()):
+    if not (has_loops(mean, variance, z, *kernel, weight, linear) and is_compiled(z) and available()):
         return None
     inputs = mean, variance, z, *kernel, weight, linear, output_mean, output_scale
     wanted = need_gradients(inputs)
@@ -114,3 +115,62 @@ class _Inducing(NamedTuple):
         g_z, g_w, (g_log_scale, g_jitter) = rbf_gradients(z, own, added, self.K, g_K.contiguous())
         g_scale = g_log_scale / scale + relative * g_jitter
         return g_z, g_w.sum_to_size(w.shape), g_scale, (g_K.sum() + relative * g_jitter).reshape(constant.shape)
+
+
+class ScaledFactors(NamedTuple):
+    """The factors of g in f = mean + scale g."""
+
+    weight: Tensor  #: (D, N)
+    linear: Tensor  #: (D, N)
+    rest: Tensor  #: the log of the factors at f = mean, without their constants, summed
+    limits: SiteLimits
+
+
+class FactorGradients(NamedTuple):
+    """Gradients in the factors of f, and in the mean and the scale."""
+
+    weight: Tensor  #: (N, D)
+    linear: Tensor  #: (N, D)
+    mean: Tensor  #: (D,)
+    scale: Tensor  #: (D,)
+
+
+_library = Library(f"{__package__}._factors", factors_scale="nn pppppppp", factors_gradients="nn pppppppppp")
+
+
+available = _library.available
+
+
+def _call(name: str, given: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    inputs = [x.contiguous() for x in given]
+    if any(x.dtype is not torch.float64 or not x.is_cpu for x in inputs):
+        raise ValueError("the compiled functions take float64 CPU tensors")
+    _library.function(name)(*given[0].shape, *(x.data_ptr() for x in (*inputs, *outputs)))
+
+
+def scaled_factors(weight: Tensor, linear: Tensor, mean: Tensor, scale: Tensor) -> ScaledFactors:
+    """The factors exp(linear f − ½ weight f²) as those of g, without a graph.
+
+    :param weight: (N, D).
+    :param linear: (N, D).
+    :param mean: (D,).
+    :param scale: (D,).
+    """
+    new_weight, new_linear = weight.new_empty(2, *weight.shape[::-1])
+    seen, sums = torch.empty_like(mean), mean.new_empty(2)
+    _call("factors_scale", (weight, linear, mean, scale), (new_weight, new_linear, seen, sums))
+    rest, most = sums
+    return ScaledFactors(new_weight, new_linear, rest, SiteLimits(seen, weight.numel(), most))
+
+
+def factor_gradients(
+    weight: Tensor, linear: Tensor, mean: Tensor, scale: Tensor, g_weight: Tensor, g_linear: Tensor
+) -> FactorGradients:
+    """The gradients through :func:`scaled_factors` of a function of its weight and linear part plus ``rest``.
+
+    :param g_weight: the gradient in the new weight, (D, N).
+    :param g_linear: that in the new linear part, (D, N). Others as in :func:`scaled_factors`.
+    """
+    found = FactorGradients(*(x.new_empty(x.shape) for x in (weight, linear, mean, scale)))
+    _call("factors_gradients", (weight, linear, mean, scale, g_weight, g_linear), found)
+    return found

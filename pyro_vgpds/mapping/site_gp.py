@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import Sites
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.mapping.bound import SiteLimits, site_limits
 from pyro_vgpds.mapping.drawn import correction
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites

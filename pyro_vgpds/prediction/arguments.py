@@ -17,7 +17,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import check_range
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.inference.outputs_start import check_exposure
-from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.types import ArrayLike, DataLike
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability, find_output
 from pyro_vgpds.data.sequences import Sequences
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.marginals import drop_known, put_known
 from pyro_vgpds.prediction.outputs import Outputs, Parts

@@ -28,7 +28,7 @@ from pyro_vgpds.inference.outputs_start import check_outputs
 from pyro_vgpds.inference.partial_guide import summary_of
 from pyro_vgpds.inference.point import read_point
 from pyro_vgpds.kernels import Kernel
-from pyro_vgpds.likelihoods.base import LikelihoodValue
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import SequenceLike, read_scale, read_variance

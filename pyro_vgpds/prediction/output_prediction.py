@@ -12,9 +12,9 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_flags, check_probability, find_output
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.factors import filled
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_draws, normal_lattice, with_moments
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose

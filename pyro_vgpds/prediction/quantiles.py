@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes, normal_groups
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 
 __all__ = ["Weighted", "invert", "mixture_cdf", "mixture_log_probs", "mixture_quantiles"]
 

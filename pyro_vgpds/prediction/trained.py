@@ -14,8 +14,8 @@ from torch.distributions import kl_divergence
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import KernelValue
-from pyro_vgpds.likelihoods.base import LikelihoodValue
 from pyro_vgpds.likelihoods.guess import guess
+from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import cholesky, default_jitter
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.explicit import optimum

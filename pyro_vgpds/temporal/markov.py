@@ -26,9 +26,9 @@ from pyro_vgpds.kernels.programs import ProgramOf, stacked
 from pyro_vgpds.linalg import broadcast_shapes, default_jitter
 from pyro_vgpds.parameters.gradients import log_parameter_of
 from pyro_vgpds.temporal import recursions
+from pyro_vgpds.temporal.chains import Layout
 from pyro_vgpds.temporal.covariance import PathMoments, Predictor, TemporalCovariance
 from pyro_vgpds.temporal.dense import DenseCovariance
-from pyro_vgpds.temporal.layout import Layout
 from pyro_vgpds.temporal.markov_autograd import natural_posterior, plain_posterior
 from pyro_vgpds.temporal.path_gradients import MarkovPath, markov_path
 from pyro_vgpds.temporal.path_reader import PathReader, path_reader

@@ -40,8 +40,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.temporal import chains
-from pyro_vgpds.temporal.chains import Chains
-from pyro_vgpds.temporal.layout import Layout, check_inputs
+from pyro_vgpds.temporal.chains import Chains, Layout, check_inputs
 from pyro_vgpds.temporal.scan import Scans
 from pyro_vgpds.temporal.tiles import PackedChains, fits
 from pyro_vgpds.types import Context

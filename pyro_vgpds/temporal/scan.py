@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyro_vgpds.temporal.layout import Kept, Layout
+from pyro_vgpds.temporal.chains import Kept, Layout
 
 __all__ = ["Scans"]
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.compiled import Library, chunks, run
-from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED
-from pyro_vgpds.temporal.layout import Kept, Layout
+from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, Kept, Layout
 
 __all__ = ["PackedChains", "TiledChains", "entry", "fits", "place"]
 

@@ -8,15 +8,14 @@ import torch
 
 from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, White
 from pyro_vgpds.likelihoods.factors import Sites
-from pyro_vgpds.mapping import native_factors, native_weighted
+from pyro_vgpds.mapping import native_weighted
 from pyro_vgpds.mapping.bound import site_limits
 from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.latent_gp import CollapsedLatent, LatentGP, mean_terms, scaled_sites
-from pyro_vgpds.mapping.native_factors import factor_gradients, scaled_factors
-from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
+from pyro_vgpds.mapping.rbf_site_bound import available, factor_gradients, rbf_site_bound, scaled_factors
 
 pytestmark = pytest.mark.skipif(
-    not (native_factors.available() and native_weighted.available()), reason="the compiled functions were not built"
+    not (available() and native_weighted.available()), reason="the compiled functions were not built"
 )
 KERNELS = {
     "rbf": lambda: ARDRBF(1.7, [0.5, 0.8, 0.3]),
@@ -58,7 +57,7 @@ def evaluate(
 @pytest.mark.parametrize("jitter", [1e-6, None])
 def test_bound_and_gradients_equal_those_of_the_separate_operations(name, size, jitter, monkeypatch):
     found, without = (evaluate(name, *size, wanted, jitter) for wanted in (True, False))
-    monkeypatch.setattr(native_factors, "available", lambda: False)
+    monkeypatch.setattr("pyro_vgpds.mapping.rbf_site_bound.available", lambda: False)
     monkeypatch.setattr(native_weighted, "available", lambda: False)
     for one, other in zip(found, wanted := evaluate(name, *size, True, jitter), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9 * float(other.detach().abs().max()))

@@ -12,7 +12,7 @@ from pyro_vgpds import OpperArchambeau, TemporalGP
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Bias, Matern32, Matern52, Periodic, White
 from pyro_vgpds.temporal import chains, recursions, scan, tiles
-from pyro_vgpds.temporal.layout import Layout
+from pyro_vgpds.temporal.chains import Layout
 from pyro_vgpds.temporal.markov import MarkovCovariance
 
 
