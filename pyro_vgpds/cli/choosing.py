@@ -21,7 +21,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import default_task, hold_out
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
-from pyro_vgpds.selection.outputs import check_likelihood
+from pyro_vgpds.selection.likelihoods import check_likelihood
 from pyro_vgpds.selection.proposals import known_baselines, propose_models
 from pyro_vgpds.selection.report import Report
 

@@ -34,8 +34,8 @@ from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
 from pyro_vgpds.selection.jobs import workplace
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
 from pyro_vgpds.selection.named_baselines import BASELINES
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
 from pyro_vgpds.selection.pooling import choose_pool
 from pyro_vgpds.selection.problem import Problem, tested_horizon
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates

@@ -18,7 +18,7 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
 from pyro_vgpds.selection.distributions import describe_distribution
-from pyro_vgpds.selection.outputs import are_counts
+from pyro_vgpds.selection.likelihoods import are_counts
 
 __all__ = ["fit_to_held_out", "known_output_baselines", "propose_output_baselines"]
 

@@ -16,9 +16,9 @@ from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import StudentT
 from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous
 from pyro_vgpds.selection.named_baselines import BASELINES, find_period
 from pyro_vgpds.selection.output_baselines import known_output_baselines, propose_output_baselines
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous
 
 __all__ = ["check_candidates", "known_baselines", "propose_baselines", "propose_models", "propose_origins"]
 

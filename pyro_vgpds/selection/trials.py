@@ -28,9 +28,9 @@ from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous, check_likelihood
 from pyro_vgpds.selection.named_baselines import choose_setting, make_baseline
 from pyro_vgpds.selection.output_baselines import fit_to_held_out
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_likelihood
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
