@@ -35,7 +35,7 @@ import torch
 from pyro_vgpds import Ensemble, Sequences, auto, baselines, datasets
 from pyro_vgpds.experiments.record import spread, table
 from pyro_vgpds.experiments.video import best_neighbours, errors
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 
 BLOCKS, FOLDS = ("legs", "body"), 5
 RECIPE = {"legs": {"SC": 6.65, "RA": 2.70}, "body": {"SC": 8.60, "RA": 1.56}}  # docs/benchmarks.md
@@ -49,7 +49,7 @@ def train(data: Sequences, task: str, seed: int) -> tuple[Ensemble, Cell]:
     start = process_time()
     found = auto(data, task, seed=seed, processes=1, progress=_log)  # the time of other processes is not counted
     middle = process_time()
-    make_rival("linear dynamical system", data)
+    make_baseline("linear dynamical system", data)
     cell = {"auto s": middle - start, "linear dynamical system s": process_time() - middle}
     cell |= {"report": str(found.report), "members": found.names, "settings": [_settings(m) for m in found.members]}
     return found, cell

@@ -35,8 +35,8 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, auto, d
 from pyro_vgpds.evaluation import Split, score_predictor
 from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_spans
 from pyro_vgpds.experiments.record import table
+from pyro_vgpds.selection.named_baselines import make_baseline
 from pyro_vgpds.selection.proposals import propose_baselines
-from pyro_vgpds.selection.rivals import make_rival
 
 TASKS = ("points", "blocks", "spans", "ahead", "columns")
 KINDS = {
@@ -237,7 +237,7 @@ def run_cell(name: str, task: str, seed: int, methods: list[str]) -> dict[str, A
         "default": lambda: plain(split.train, seed),
     }
     for rival in propose_baselines(split.train, KINDS[task]):
-        makers[rival] = lambda rival=rival: make_rival(rival, split.train)
+        makers[rival] = lambda rival=rival: make_baseline(rival, split.train)
     for method, make in makers.items():
         if (
             methods

@@ -37,7 +37,7 @@ from pyro_vgpds.experiments.flu import AHEAD, forecast_cases
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.likelihoods import NegativeBinomial
 from pyro_vgpds.selection.distributions import predict_distribution
-from pyro_vgpds.selection.output_rivals import fit_to_held_out
+from pyro_vgpds.selection.output_baselines import fit_to_held_out
 from pyro_vgpds.selection.pooling import pool, pool_weights
 from pyro_vgpds.selection.proposals import propose_models
 

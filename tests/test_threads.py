@@ -139,13 +139,13 @@ def test_entry_points_use_one_thread_for_small_problems(monkeypatch):
 
 
 def test_baselines_of_auto_use_one_thread(monkeypatch):
-    seen, make = [], trials.make_rival
+    seen, make = [], trials.make_baseline
 
     def watched(*args, **options):
         seen.append(torch.get_num_threads())
         return make(*args, **options)
 
-    monkeypatch.setattr(trials, "make_rival", watched)
+    monkeypatch.setattr(trials, "make_baseline", watched)
     auto(
         make_data((30, 24), missing=0.1),
         "impute",

@@ -19,10 +19,10 @@ from pyro_vgpds.baselines.gp import gp_interpolation
 from pyro_vgpds.baselines.gpfa import GPFA
 from pyro_vgpds.baselines.kernel_ridge import kernel_ridge
 from pyro_vgpds.baselines.lds import LinearDynamicalSystem, linear_dynamical_system
+from pyro_vgpds.baselines.map_gplvm import MapGPLVM
 from pyro_vgpds.baselines.neighbours import nearest_neighbour
 from pyro_vgpds.baselines.output_baseline import OutputBaseline
 from pyro_vgpds.baselines.pca import pca, ppca
-from pyro_vgpds.baselines.point import MapGPLVM
 from pyro_vgpds.baselines.predictor import BaselinePosterior
 from pyro_vgpds.baselines.regression import ridge_regression
 from pyro_vgpds.baselines.simple import column_mean, column_median, last_value, linear_interpolation

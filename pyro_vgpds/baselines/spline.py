@@ -17,12 +17,8 @@ __all__ = ["cubic_spline"]
 def cubic_spline(t: DataLike | Sequences, y: DataLike | None = None) -> Filled:
     """Fill by natural cubic splines in time through observed values, constant beyond the first and the last.
 
-    A column without observations in a sequence gets its mean over all sequences.
-
-    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
-    :param y: outputs (N, D) with NaN, or a list of them.
-    :returns: float64 (N, D) without NaN, or a list of them.
-    :raises ValueError: as ``Sequences``, and if a column was never observed.
+    A column without observations in a sequence gets its mean over all sequences. Arguments, result and errors as in
+    :func:`~pyro_vgpds.baselines.column_mean`.
 
     >>> from pyro_vgpds.baselines import cubic_spline
     >>> y = [[0.0], [1.0], [float("nan")], [1.0], [0.0]]

@@ -26,12 +26,8 @@ def last_value_with_drift(t: DataLike | Sequences, y: DataLike | None = None) ->
 
     The mean slope is that of the line through the first and the last observed value of the sequence. Entries before the
     first observed value are on the same line. A column without observations in a sequence gets its mean over all
-    sequences. It is the forecast of a random walk with drift.
-
-    :param t: times (N,), or a list of them, or :class:`~pyro_vgpds.Sequences` alone.
-    :param y: outputs (N, D) with NaN, or a list of them.
-    :returns: float64 (N, D) without NaN, or a list of them.
-    :raises ValueError: as ``Sequences``, and if a column was never observed.
+    sequences. It is the forecast of a random walk with drift. Arguments, result and errors as in
+    :func:`~pyro_vgpds.baselines.column_mean`.
 
     >>> from pyro_vgpds.baselines import last_value_with_drift
     >>> last_value_with_drift(range(5), [[1.0], [4.0], [5.0], [float("nan")], [float("nan")]]).flatten().tolist()

@@ -14,14 +14,14 @@ from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import Layout, select
 from pyro_vgpds.cli.lazy import PAGES, write_comparison
 from pyro_vgpds.cli.options import read_likelihood
-from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.output_files import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, watching, working
 from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import default_task, hold_out
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.selection.api import auto
-from pyro_vgpds.selection.outputs import check_likelihood
+from pyro_vgpds.selection.likelihoods import check_likelihood
 from pyro_vgpds.selection.proposals import known_baselines, propose_models
 from pyro_vgpds.selection.report import Report
 

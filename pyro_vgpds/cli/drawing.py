@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import select
 from pyro_vgpds.cli.model_file import NEW, ModelFile, relevance_of
-from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.output_files import check_output
 from pyro_vgpds.cli.progress import say
 from pyro_vgpds.data.dates import format_times
 from pyro_vgpds.files.atomic import atomic_write

@@ -20,7 +20,7 @@ from pyro_vgpds.cli.choosing import check_choice, choose, report_of
 from pyro_vgpds.cli.errors import INTERRUPTED, OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout
 from pyro_vgpds.cli.options import likelihood_text, read_kernel, read_likelihood, with_posterior_options
-from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.output_files import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import introduce, read_data
 from pyro_vgpds.data.sequences import Sequences

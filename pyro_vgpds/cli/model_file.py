@@ -14,8 +14,8 @@ from pyro_vgpds.cli.csv_files import CSV_SUFFIXES
 from pyro_vgpds.cli.dates import months_to, parse_range, parse_step, steps_to
 from pyro_vgpds.cli.errors import CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, listed
-from pyro_vgpds.data.dates import OutOfRangeError, format_duration, format_times, to_dates, to_nanoseconds
-from pyro_vgpds.data.parts import base_outputs, sequence_names
+from pyro_vgpds.data.dates import OutOfRangeError, format_duration, format_times, to_nanoseconds
+from pyro_vgpds.data.parts import base_outputs, sequence_names, to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.models import load_metadata
@@ -93,11 +93,7 @@ class ModelFile:
 
     def times(self, sequence: int) -> np.ndarray:
         """Times of a training sequence: numbers or dates."""
-        return self._dated(self.data.times.t[self.data.times.slices()[sequence]].cpu().numpy())
-
-    def _dated(self, t: np.ndarray) -> np.ndarray:
-        """Numbers as dates, if the data have dates."""
-        return t if self.data.time_origin is None else to_dates(t, self.data.time_origin)
+        return to_stamps(self.data.times.t[self.data.times.slices()[sequence]], self.data)
 
     def sequence(self, text: str | None) -> int | None:
         """The number of the sequence of this name or number; None for ``new``."""
@@ -130,7 +126,7 @@ class ModelFile:
                 raise UsageError("--horizon, --until or --times is required.")
             if args.step is not None:
                 raise UsageError("--step requires --horizon or --until.")
-            return self._dated(known)
+            return to_stamps(known, self.data)
         if args.step is None and len(known) < 2:
             example = "0.5" if self.data.time_origin is None else "1d"
             raise UsageError(
@@ -153,8 +149,8 @@ class ModelFile:
         if self.data.time_origin is None:
             return ahead
         to_nanoseconds(self.data.time_origin.astype("datetime64[s]") + ahead[-1:].astype("timedelta64[s]"))
-        dates = months_to(self._dated(known), count, new) if monthly else None
-        return self._dated(ahead) if dates is None else dates
+        dates = months_to(to_stamps(known, self.data), count, new) if monthly else None
+        return to_stamps(ahead, self.data) if dates is None else dates
 
     def _until(self, until: str, known: np.ndarray, new: bool, width: float, monthly: bool) -> np.ndarray:
         """Times up to ``until``, after the ``known`` ones or from their start."""
@@ -162,17 +158,17 @@ class ModelFile:
         end = self._same_kind(parse_range(until, "--until"), "--until")
         if len(end) != 1:
             raise UsageError(f"--until must be one time, but got {until!r}.")
-        months = months_to(self._dated(known), end[0], new) if monthly else None
+        months = months_to(to_stamps(known, self.data), end[0], new) if monthly else None
         if months is not None and len(months):
             return months
         start = float(known[0] if new else known[-1])
         stop = float((end[0] - self.data.time_origin) / np.timedelta64(1, "s")) if dates else float(end[0])
         ahead = steps_to(start, stop, width, "--until", include=new) if stop >= start else np.empty(0)
         if not len(ahead) or months is not None:
-            first = format_times(self._dated(np.array([start])))[0] if dates else f"{start:.10g}"
+            first = format_times(to_stamps(np.array([start]), self.data))[0] if dates else f"{start:.10g}"
             steps = format_duration(width) if dates else f"{width:g}"
             raise UsageError(f"--until {until} gives no times: they start after {first}, in steps of {steps}.")
-        return self._dated(ahead)
+        return to_stamps(ahead, self.data)
 
     def _same_kind(self, t: np.ndarray, argument: str) -> np.ndarray:
         dates = self.data.time_origin is not None

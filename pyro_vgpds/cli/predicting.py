@@ -18,7 +18,7 @@ from pyro_vgpds.cli.errors import OK, CommandError, UsageError
 from pyro_vgpds.cli.layout import InputTable, Layout, select
 from pyro_vgpds.cli.model_file import NEW, ModelFile
 from pyro_vgpds.cli.options import single_only, with_options
-from pyro_vgpds.cli.outputs import check_output
+from pyro_vgpds.cli.output_files import check_output
 from pyro_vgpds.cli.progress import PATIENCE, say, working
 from pyro_vgpds.cli.reading import read_table
 from pyro_vgpds.files.tables import table_suffixes, write_table

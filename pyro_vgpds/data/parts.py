@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.dates import to_dates
 from pyro_vgpds.data.sequences import Sequences
 
 __all__ = [
     "base_outputs", "check_data", "check_zone", "like_training", "make_like", "merge_frames", "same_outputs",
-    "sequence_names", "split_outputs", "take_frames", "with_outputs", "without_lags",
+    "sequence_names", "split_outputs", "take_frames", "to_stamps", "with_outputs",
+    "without_lags",
 ]  # fmt: skip
 
 
@@ -40,6 +42,12 @@ def split_outputs(data: Sequences) -> tuple[list[Tensor], list[Tensor]]:
 def sequence_names(data: Sequences) -> list[str]:
     """The names of the sequences. Default: their numbers."""
     return data.names or [str(i) for i in range(data.num_sequences)]
+
+
+def to_stamps(t: Tensor | np.ndarray, data: Sequences) -> np.ndarray:
+    """Times in the kind of the data's: dates if they have dates, else the numbers themselves."""
+    numbers = t.detach().cpu().numpy() if isinstance(t, Tensor) else t
+    return numbers if data.time_origin is None else to_dates(numbers, data.time_origin)
 
 
 def same_outputs(data: Sequences, other: Sequences) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_device, check_dtype, check_flags, check_kind, check_texts
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
-from pyro_vgpds.data.frames import split_frame
+from pyro_vgpds.data.dataframes import split_frame
 from pyro_vgpds.data.groups import ColumnGroups, make_groups, summarise
 from pyro_vgpds.data.lags import lagged
 from pyro_vgpds.data.reading import (

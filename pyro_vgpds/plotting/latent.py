@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_vgpds.checks import check_parts
-from pyro_vgpds.data.dates import to_dates
+from pyro_vgpds.data.parts import to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.plotting.style import (
     array,
@@ -144,10 +144,7 @@ def _paths(posterior: LatentPaths) -> tuple[np.ndarray, np.ndarray, list[slice],
     """Means and standard deviations (N, Q), the rows of each sequence, and the times or dates (N,)."""
     check_parts("posterior", posterior, "a Posterior, or an object with q and data", "q", "data")
     q, data = posterior.q, posterior.data
-    times = array(data.times.t)
-    if data.time_origin is not None:
-        times = to_dates(times, data.time_origin)
-    return array(q.mean), np.sqrt(array(q.variance)), data.times.slices(), times
+    return array(q.mean), np.sqrt(array(q.variance)), data.times.slices(), to_stamps(data.times.t, data)
 
 
 def _with_gaps(t: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:

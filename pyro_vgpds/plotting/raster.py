@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pyro_vgpds.checks import as_numbers, check_list, check_number, find_output
-from pyro_vgpds.data.dates import to_dates
-from pyro_vgpds.data.parts import sequence_names
+from pyro_vgpds.data.parts import sequence_names, to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.plotting.style import HIDDEN, MUTED, array, read_axes, time_axis
 from pyro_vgpds.types import ArrayLike
@@ -186,10 +185,7 @@ def _draw(ax: Axes, sequences: Sequences | None, y: np.ndarray, limits: tuple[fl
 
 
 def _times(sequences: Sequences | None, count: int) -> np.ndarray:
-    if sequences is None:
-        return np.arange(count, dtype=float)
-    t = array(sequences.times.t)
-    return t if sequences.time_origin is None else to_dates(t, sequences.time_origin)
+    return np.arange(count, dtype=float) if sequences is None else to_stamps(sequences.times.t, sequences)
 
 
 def _edges(sequences: Sequences | None, count: int) -> np.ndarray:

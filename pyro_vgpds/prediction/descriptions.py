@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -163,7 +163,7 @@ def describe_ensemble(ensemble: Ensemble) -> tuple[Json, Tensors]:
         report, own = _describe(ensemble.report, "the report", store)
         tensors |= {f"report.{name}": value for name, value in own.items()}
     parts: Tensors = {}
-    combinations = pack({task: _plain(one) for task, one in ensemble.combinations.items()}, parts)
+    combinations = pack({task: asdict(one) for task, one in ensemble.combinations.items()}, parts)
     tensors |= {f"combination.{name}": value for name, value in parts.items()}
     for k, (_, _, own) in enumerate(store.kept):
         tensors |= {f"sequences.{k}.{name}": value for name, value in own.items()}
@@ -200,20 +200,6 @@ def build_ensemble(
     if header["report"] is not None:
         ensemble.report = _build(header["report"], strip(tensors, "report."), data, is_member=False)
     return ensemble
-
-
-def _plain(combination: Combination) -> dict[str, object]:
-    calibration = combination.calibration
-    limits = combination.limits
-    return {
-        "weights": combination.weights,
-        "calibration": {field.name: getattr(calibration, field.name) for field in fields(calibration)},
-        "limits": None if limits is None else {field.name: getattr(limits, field.name) for field in fields(limits)},
-        "lost": None if combination.lost is None else _plain(combination.lost),
-        "is_pool": combination.is_pool,
-        "spread": combination.spread,
-        "disagreement": combination.disagreement,
-    }
 
 
 def _combination(about: dict[str, Any], member: Predictor) -> Combination:

@@ -34,11 +34,11 @@ from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import SequenceLike, read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.path_search import Training
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.solver import Solver
-from pyro_vgpds.prediction.trained import Training
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 from pyro_vgpds.threads import bound_work, sizes_work, thread_limited, threads_for

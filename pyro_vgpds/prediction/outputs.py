@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_choice, check_kind, check_number, find_output, is_whole
-from pyro_vgpds.data.dates import format_times, read_zone, to_dates
-from pyro_vgpds.data.parts import sequence_names
+from pyro_vgpds.data.dates import format_times, read_zone
+from pyro_vgpds.data.parts import sequence_names, to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.tables import write_table
 from pyro_vgpds.formatting import counted
@@ -96,13 +96,7 @@ class Outputs(Marginals):
     @property
     def dates(self) -> np.ndarray | None:
         """The times as dates, if the data have dates; of UTC if the data have a time zone, as numpy has none."""
-        origin = self.data.time_origin
-        return None if origin is None else to_dates(self.t.cpu().numpy(), origin)
-
-    def _times(self) -> np.ndarray:
-        """Dates if the data have dates, else numbers."""
-        dates = self.dates
-        return self.t.cpu().numpy() if dates is None else dates
+        return None if self.data.time_origin is None else to_stamps(self.t, self.data)
 
     def __repr__(self) -> str:
         (times, outputs), dates = self.shape, self.dates
@@ -170,7 +164,11 @@ class Outputs(Marginals):
         >>> sorted(ahead.to_numpy())
         ['latent_mean', 'latent_variance', 'mean', 't', 'variance']
         """
-        return {"t": self._times(), "mean": self.mean.cpu().numpy(), "variance": self.variance.cpu().numpy()}
+        return {
+            "t": to_stamps(self.t, self.data),
+            "mean": self.mean.cpu().numpy(),
+            "variance": self.variance.cpu().numpy(),
+        }
 
     def to_pandas(self, what: str = "mean") -> pandas.DataFrame:
         """A DataFrame of times (or dates, in the time zone of the data) by outputs. If there are several sequences, the
@@ -188,7 +186,7 @@ class Outputs(Marginals):
             import pandas
         except ImportError:
             raise ImportError("to_pandas needs pandas: pip install pyro_vgpds[data].") from None
-        times, labels = pandas.Index(self._times()), self._labels()
+        times, labels = pandas.Index(to_stamps(self.t, self.data)), self._labels()
         if self.data.time_zone is not None:
             zone = read_zone(self.data.time_zone)  # by its name, if it has one, to get a zone of pandas' own kind
             times = times.tz_localize("UTC").tz_convert(getattr(zone, "key", zone))
@@ -226,7 +224,7 @@ class Outputs(Marginals):
         ends = [end.cpu().numpy() for end in self.interval(interval)] if interval != 0 else None
         write_table(
             path,
-            self._times(),
+            to_stamps(self.t, self.data),
             self.mean.cpu().numpy(),
             stddev=self.stddev.cpu().numpy(),
             interval=None if ends is None else (ends[0], ends[1]),

@@ -31,7 +31,7 @@ from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.sequence_summary import SequenceSummary, joined_groups, summary_psi
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
-from pyro_vgpds.prediction.trained import Training, conditional, kl_of, merge
+from pyro_vgpds.prediction.path_search import Training, conditional, kl_of, merge
 from pyro_vgpds.temporal.distributions import OpperArchambeau
 from pyro_vgpds.temporal.gaussian import least_lam
 from pyro_vgpds.temporal.paths import GaussianPath

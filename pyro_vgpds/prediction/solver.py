@@ -13,9 +13,9 @@ from pyro_vgpds.checks import check_count, check_not_negative, check_rate
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.site_gp import SiteGP
+from pyro_vgpds.prediction.path_search import Training, guessed
 from pyro_vgpds.prediction.reconstruction import Joint, NewFrames, Solution
 from pyro_vgpds.prediction.site_reconstruction import SiteJoint
-from pyro_vgpds.prediction.trained import Training, guessed
 from pyro_vgpds.training.progress import CountLike, counting_bar
 
 __all__ = ["Solver", "check_solver", "nearest_frames", "solve"]

@@ -34,14 +34,14 @@ from pyro_vgpds.selection.comparison import ENSEMBLE, compare
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
 from pyro_vgpds.selection.jobs import workplace
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous, check_shared, is_own, meet_likelihood
+from pyro_vgpds.selection.named_baselines import BASELINES
 from pyro_vgpds.selection.pooling import choose_pool
 from pyro_vgpds.selection.problem import Problem, tested_horizon
 from pyro_vgpds.selection.progress import ProgressLike, watch_candidates
 from pyro_vgpds.selection.proposals import check_candidates, propose_baselines, propose_models, propose_origins
 from pyro_vgpds.selection.race import Outcome, race
 from pyro_vgpds.selection.report import Report, Scored
-from pyro_vgpds.selection.rivals import RIVALS
 from pyro_vgpds.selection.trials import Candidate, Trial, name_of
 from pyro_vgpds.training.progress import check_progress
 from pyro_vgpds.types import PathLike
@@ -188,7 +188,8 @@ def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale
     total = sum(candidate.seconds for candidate in candidates)
     candidates.sort(key=lambda candidate: names.index(candidate.name))
     candidates += [
-        Scored(name, name in RIVALS, math.nan, math.nan, 0.0, failure=text) for name, text in outcome.failures.items()
+        Scored(name, name in BASELINES, math.nan, math.nan, 0.0, failure=text)
+        for name, text in outcome.failures.items()
     ]
     _, log_score = _quality(choice.found, scale)
     comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)

@@ -19,7 +19,7 @@ from pyro_vgpds.kernels import ARDRBF, ARDLinear, Bias, Kernel, parse_kernel
 from pyro_vgpds.model import VGPDS
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.pyro_state import one_at_a_time, own_store
-from pyro_vgpds.selection.outputs import LikelihoodLike, check_likelihood, pack_outputs, unpack_outputs
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, check_likelihood, pack_outputs, unpack_outputs
 from pyro_vgpds.training.api import fit
 
 __all__ = ["Configuration", "read_settings"]

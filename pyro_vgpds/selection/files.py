@@ -12,8 +12,8 @@ from pyro_vgpds.baselines import BaselinePosterior, OutputBaseline
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.files.likelihoods import pack_likelihood, unpack_likelihood
 from pyro_vgpds.prediction.descriptions import register
+from pyro_vgpds.selection.named_baselines import BASELINES, NamedBaseline, make_baseline
 from pyro_vgpds.selection.report import Report
-from pyro_vgpds.selection.rivals import RIVALS, Rival, make_rival
 
 __all__ = ["register_files"]
 
@@ -26,19 +26,19 @@ def register_files() -> None:
 
 
 def _describe_baseline(member: BaselinePosterior) -> dict[str, object]:
-    rival = member.imputer
-    if not isinstance(rival, Rival):
+    baseline = member.imputer
+    if not isinstance(baseline, NamedBaseline):
         raise TypeError(
-            f"a BaselinePosterior with an imputer of your own, {rival!r:.80}, cannot be saved: only the baselines that "
-            f"auto knows can: {', '.join(RIVALS)}."
+            f"a BaselinePosterior with an imputer of your own, {baseline!r:.80}, cannot be saved: only the baselines "
+            f"that auto knows can: {', '.join(BASELINES)}."
         )
     return {
-        "name": rival.name,
+        "name": baseline.name,
         "variance": member.variance,
-        "state": rival.state(),
-        "setting": rival.setting,
+        "state": baseline.state(),
+        "setting": baseline.setting,
         "data": member.data,
-        "trained_on": rival.data,
+        "trained_on": baseline.data,
     }
 
 
@@ -56,7 +56,7 @@ def _build_outputs(content: dict[str, Any]) -> OutputBaseline:
 def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:
     name, data, trained = content["name"], content["data"], content["trained_on"]
     variance, state = content["variance"], content["state"]
-    if name not in RIVALS:
+    if name not in BASELINES:
         raise ValueError(f"the baseline {name!r:.80} is unknown.")
     if not isinstance(data, Sequences) or not isinstance(trained, Sequences):
         raise ValueError("a baseline must have its data.")
@@ -70,10 +70,12 @@ def _build_baseline(content: dict[str, Any]) -> BaselinePosterior:
     ):
         raise ValueError(f"the parameters of {name} do not fit together.")
     setting = content.get("setting")  # files of earlier versions do not have it
-    allowed = isinstance(setting, float | int) and 0.0 <= setting < math.inf and (setting or RIVALS[name].allows_zero)
+    allowed = (
+        isinstance(setting, float | int) and 0.0 <= setting < math.inf and (setting or BASELINES[name].allows_zero)
+    )
     if setting is not None and not allowed:
         raise ValueError(f"the setting of {name} must be positive, but it is {setting!r:.80}.")
-    return make_rival(name, trained, variance, state, setting).condition(data)
+    return make_baseline(name, trained, variance, state, setting).condition(data)
 
 
 def _shapes(name: str, state: dict[str, Any], outputs: int) -> dict[str, tuple[int, ...] | None]:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
@@ -79,7 +80,7 @@ class Workplace:
         self._hire("try", candidates, deadline)
         waiting, began = [], False
         for candidate in candidates:
-            known = self._known(candidate)
+            known = self._kept("try", candidate)
             if known is None and began and monotonic() > deadline:
                 yield candidate, None
             elif known is None and not self._claim(candidate, "try"):
@@ -89,7 +90,7 @@ class Workplace:
                 began = True
                 yield candidate, known if known is not None else self.run(candidate)
         for candidate in waiting:
-            yield candidate, self._wait(candidate, "try", self._known, self.run)
+            yield candidate, self._wait(candidate, "try", partial(self._kept, "try"), self.run)
 
     def complete(
         self, trials: Sequence[Trial], starting: Callable[[str], object]
@@ -104,7 +105,7 @@ class Workplace:
             return self.go_on(trial)
 
         self._hire("more", [trial.candidate for trial in trials], math.inf)
-        return self._each("more", trials, self._completed, run)
+        return self._each("more", trials, partial(self._kept, "more"), run)
 
     def finals(self, trials: Sequence[Trial]) -> list[Predictor]:
         """The candidates of trials, trained on all data."""
@@ -166,7 +167,7 @@ class Workplace:
                 continue
             if kind == "try":
                 self.run(candidate)
-            elif (trial := self._known(candidate)) is not None:
+            elif (trial := self._kept("try", candidate)) is not None:
                 (self.go_on if kind == "more" else self.finish)(trial)
 
     def close(self) -> None:
@@ -188,11 +189,9 @@ class Workplace:
         digest = hashlib.sha256(json.dumps([self.problem.digest, kind, about]).encode()).hexdigest()
         return self.folder / f"{kind}-{digest[:24]}.safetensors"
 
-    def _known(self, candidate: Candidate) -> Trial | None:
-        return _loaded(self._path(candidate, "try"), lambda path: load_trial(path, candidate))
-
-    def _completed(self, candidate: Candidate) -> Trial | None:
-        return _loaded(self._path(candidate, "more"), lambda path: load_trial(path, candidate))
+    def _kept(self, kind: str, candidate: Candidate) -> Trial | None:
+        """The trial of a job that is done; None if its file does not exist or is damaged."""
+        return _loaded(self._path(candidate, kind), lambda path: load_trial(path, candidate))
 
     def _finished(self, candidate: Candidate) -> Predictor | None:
         return _loaded(self._path(candidate, "final"), load_member)

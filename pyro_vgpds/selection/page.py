@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyro_vgpds.data.dates import format_duration, format_times, to_dates
-from pyro_vgpds.data.parts import base_outputs
+from pyro_vgpds.data.dates import format_duration, format_times
+from pyro_vgpds.data.parts import base_outputs, to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.scores import format_value
 from pyro_vgpds.formatting import counted
@@ -148,7 +148,7 @@ def _some(names: Sequence[str], most: int = 8) -> str:
 
 def _span(data: Sequences) -> str:
     ends = np.array([float(data.times.t.min()), float(data.times.t.max())])
-    first, last = format_times(ends if data.time_origin is None else to_dates(ends, data.time_origin))
+    first, last = format_times(to_stamps(ends, data))
     return f"from {first} to {last}"
 
 

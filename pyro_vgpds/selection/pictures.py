@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from pyro_vgpds.data.dates import to_dates
-from pyro_vgpds.data.parts import base_outputs
+from pyro_vgpds.data.parts import base_outputs, to_stamps
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.plotting.comparisons import (
     HeldOutPanel,
@@ -141,11 +140,11 @@ class Pictures:
         if not comparison.is_pool and (limits := find_limits(self.data)) is not None:  # as predictions
             ends = limits.clamp_entries(ends[0], comparison.output), limits.clamp_entries(ends[1], comparison.output)
         lower, upper = (end[which].cpu().numpy() for end in ends)
-        columns, t = self.data.columns, times[first:last].numpy()
+        columns = self.data.columns
         name = f"output {output}" if columns is None else columns[output]
         return HeldOutPanel(
             name if self.data.num_sequences == 1 else f"{name}\n({self.names[sequence]})",
-            t if self.data.time_origin is None else to_dates(t, self.data.time_origin),
+            to_stamps(times[first:last], self.data),
             known,
             at,
             run,

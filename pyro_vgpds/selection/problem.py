@@ -20,7 +20,7 @@ from pyro_vgpds.files.data import build_data, describe_data
 from pyro_vgpds.files.models import reading
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.data_checks import user_stacklevel
-from pyro_vgpds.selection.outputs import LikelihoodLike, pack_outputs, unpack_outputs
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, pack_outputs, unpack_outputs
 from pyro_vgpds.version import __version__
 
 __all__ = ["Problem", "tested_horizon"]

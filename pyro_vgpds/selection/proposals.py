@@ -16,9 +16,9 @@ from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.families import StudentT
 from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
-from pyro_vgpds.selection.output_rivals import known_output_rivals, propose_output_rivals
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous
-from pyro_vgpds.selection.rivals import RIVALS, find_period
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous
+from pyro_vgpds.selection.named_baselines import BASELINES, find_period
+from pyro_vgpds.selection.output_baselines import known_output_baselines, propose_output_baselines
 
 __all__ = ["check_candidates", "known_baselines", "propose_baselines", "propose_models", "propose_origins"]
 
@@ -117,13 +117,13 @@ def propose_baselines(data: Sequences, task: str, likelihood: Likelihood | None 
     :param likelihood: of the outputs. Default: Gaussian outputs, whose baselines also suit heavy tails.
     """
     if likelihood is not None and not are_continuous(likelihood):
-        return propose_output_rivals(data, task, likelihood)
-    return [name for name, kind in RIVALS.items() if task in kind.tasks and kind.allows(data)]
+        return propose_output_baselines(data, task, likelihood)
+    return [name for name, kind in BASELINES.items() if task in kind.tasks and kind.allows(data)]
 
 
 def known_baselines(likelihood: Likelihood | None = None) -> list[str]:
     """Names of all baselines for a likelihood. Default: for Gaussian outputs."""
-    return list(RIVALS) if likelihood is None or are_continuous(likelihood) else known_output_rivals(likelihood)
+    return list(BASELINES) if likelihood is None or are_continuous(likelihood) else known_output_baselines(likelihood)
 
 
 def check_candidates(

@@ -28,9 +28,9 @@ from pyro_vgpds.prediction.predictor import Predictor
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
-from pyro_vgpds.selection.output_rivals import fit_to_held_out
-from pyro_vgpds.selection.outputs import LikelihoodLike, are_continuous, check_likelihood
-from pyro_vgpds.selection.rivals import choose_setting, make_rival
+from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous, check_likelihood
+from pyro_vgpds.selection.named_baselines import choose_setting, make_baseline
+from pyro_vgpds.selection.output_baselines import fit_to_held_out
 from pyro_vgpds.threads import threads_for
 
 __all__ = [
@@ -123,11 +123,11 @@ def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None, data:
     with threads_for(_BASELINE_WORK * train.num_frames * train.num_outputs):
         setting = _setting(name, splits[0], data) if known is None else known.setting
         rival = (
-            make_rival(name, train, setting=setting) if known is None else cast("BaselinePosterior", known.predictor)
+            make_baseline(name, train, setting=setting) if known is None else cast("BaselinePosterior", known.predictor)
         )
         rivals = [
             rival if split.train is train
-            else make_rival(name, split.train, rival.variance, setting=setting)
+            else make_baseline(name, split.train, rival.variance, setting=setting)
             for split in left
         ]  # fmt: skip
         new = [split.predict(one) for split, one in zip(left, rivals, strict=True)]
@@ -161,7 +161,7 @@ def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
     if isinstance(trial.candidate, str):
         scale = data.output_scales[: data.num_base_outputs]
         variance = _mean_squares(trial.found, scale, gap_length([split]))
-        return make_rival(trial.candidate, data, variance, setting=trial.setting)  # of which the errors are known
+        return make_baseline(trial.candidate, data, variance, setting=trial.setting)  # of which the errors are known
     # from the start: kernels and initial values that were chosen without the held-out part do not suit all data
     return apply_settings(_fit(trial.candidate, data, seed), trial.settings)
 

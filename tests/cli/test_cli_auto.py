@@ -323,14 +323,14 @@ def both(days):
     """An ensemble with a model and a baseline, which share the weights."""
     from pyro_vgpds import save_posterior
     from pyro_vgpds.prediction import Calibration, Combination
-    from pyro_vgpds.selection.rivals import make_rival
+    from pyro_vgpds.selection.named_baselines import make_baseline
 
     path = days.folder / "quick.safetensors"
     options = ["--latent-dim", "2", "--num-inducing", "8", "--steps", "5", "-q"]
     assert main(["fit", days.csv, "-o", str(path), *options]) == 0
     model = load_posterior(path)
     combination = Combination(torch.full((2, 3), 0.5).double(), Calibration.none(3))
-    members = [make_rival("column mean", model.data), model]
+    members = [make_baseline("column mean", model.data), model]
     save_posterior(days.folder / "both", Ensemble(members, {"impute": combination}, ["column mean", "small"]))
     return str(days.folder / "both")
 

@@ -25,7 +25,7 @@ from pyro_vgpds import (
 from pyro_vgpds.cli import main
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.prediction import Calibration, Combination
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 from pyro_vgpds.training.metadata import Metadata
 
 
@@ -159,7 +159,7 @@ def test_an_old_file_of_an_experiment(capsys):
 
 def test_info_has_the_weights_of_lost_frames(tmp_path, capsys):
     data = Sequences(np.arange(6.0), np.arange(12.0).reshape(6, 2))
-    members = [make_rival(name, data) for name in ("column mean", "last value")]
+    members = [make_baseline(name, data) for name in ("column mean", "last value")]
     own, lost = (
         Combination(torch.tensor([[w] * 2, [1.0 - w] * 2]).double(), Calibration.none(2)) for w in (0.25, 0.875)
     )

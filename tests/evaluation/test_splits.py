@@ -11,7 +11,7 @@ from pyro_vgpds.data.parts import split_outputs
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.splits import count_gaps
 from pyro_vgpds.prediction import GaussianPrediction
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 
 
 class Echo:
@@ -278,7 +278,7 @@ def test_baselines_forecast_all_sequences_at_once(name, monkeypatch):
     lengths = (12, 20, 15)
     data = Sequences([np.arange(float(n)) for n in lengths], [rng.standard_normal((n, 2)).cumsum(0) for n in lengths])
     split = hold_out(data, "forecast", horizon=3)
-    baseline = make_rival(name, split.train)
+    baseline = make_baseline(name, split.train)
     each = [baseline.forecast(t, i) for t, i in zip(split.t, split.sequence, strict=True)]
     wanted = split.held_out(each)
     monkeypatch.setattr(type(baseline), "forecast", None)  # with 200 sequences it would fill 40,000

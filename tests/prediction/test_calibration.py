@@ -11,7 +11,7 @@ from problems import fit_posterior, make_data, make_model
 
 from pyro_vgpds import VGPDS, Posterior, Sequences, Solver
 from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Matern32, White
-from pyro_vgpds.prediction.trained import kl_of
+from pyro_vgpds.prediction.path_search import kl_of
 
 FEW = Solver(num_starts=1, num_steps=2)
 

@@ -21,7 +21,7 @@ from pyro_vgpds.data.parts import merge_frames, split_outputs, take_frames
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.prediction import condition
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 
 SOLVER = Solver(num_starts=2, num_steps=60)
 NAN = float("nan")
@@ -174,7 +174,7 @@ def test_mixtures(problem):
 
 def test_baselines(problem):
     t, y, post = problem
-    last = make_rival("last value", post.data)
+    last = make_baseline("last value", post.data)
     more = last.extended(t[0][40:44], y[0][40:44], 0)
     torch.testing.assert_close(more.forecast(t[0][44:46], 0).mean, y[0][43].expand(2, -1))
     assert more.data.lengths == (44, 40)

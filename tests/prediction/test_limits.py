@@ -14,7 +14,7 @@ from pyro_vgpds.files import FileFormatError
 from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.prediction import Calibration, Combination, Ensemble, Limits, load_posterior, save_posterior
 from pyro_vgpds.prediction.combination import find_limits
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 
 T_NEW = torch.tensor([40.0, 41.0, 42.0])
 
@@ -99,7 +99,7 @@ def test_numbers_are_clamped_by_output():
 
 
 def make_ensemble(data, limits):
-    members = [make_rival(name, data, torch.ones(4).double()) for name in ("linear interpolation", "column mean")]
+    members = [make_baseline(name, data, torch.ones(4).double()) for name in ("linear interpolation", "column mean")]
     combination = Combination(torch.full((2, 4), 0.5).double(), Calibration.none(4), limits=limits)
     return Ensemble(members, {"impute": replace(combination, lost=combination)}, ["a", "b"])
 

@@ -29,7 +29,7 @@ from pyro_vgpds.kernels import Matern32, White
 from pyro_vgpds.prediction import condition
 from pyro_vgpds.prediction.combination import Combination
 from pyro_vgpds.prediction.intervals import Calibration
-from pyro_vgpds.selection.rivals import make_rival
+from pyro_vgpds.selection.named_baselines import make_baseline
 from pyro_vgpds.training.metadata import Metadata
 
 NAMES = ["2014/15", "2015/16", "2016/17"]
@@ -50,7 +50,7 @@ def predictors(data):
     one = Posterior(*make_model(data), data)
     both = PosteriorMixture([one, Posterior(one.origin.model, one.origin.guide, data, noise_variance=0.2)])
     alone = {"forecast": Combination(torch.ones(1, 5), Calibration.none(5))}
-    line = make_rival("linear interpolation", data)
+    line = make_baseline("linear interpolation", data)
     return one, both, Ensemble([line], alone), line
 
 

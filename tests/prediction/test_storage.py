@@ -30,7 +30,7 @@ from pyro_vgpds.files.container import read_file, write_file
 from pyro_vgpds.kernels import Bias, Kernel, Matern32, White
 from pyro_vgpds.prediction import Calibration, Combination, Ensemble
 from pyro_vgpds.selection import Configuration, Report
-from pyro_vgpds.selection.rivals import RIVALS, make_rival
+from pyro_vgpds.selection.named_baselines import BASELINES, make_baseline
 
 T_NEW = torch.tensor([1.3, 2.1, 3.2])
 NOISE = [0.05, 0.2, 0.1, 0.02, 0.4]
@@ -180,7 +180,7 @@ def make_ensemble(names=("column mean", "linear dynamical system"), tasks=("impu
     settings = {"noise_variance": NOISE, "residual": Bias() + White()}
     models = [make_posterior(settings=settings), make_posterior(lags=(-1, 2), seed=2)]
     variance = torch.tensor(NOISE).double()
-    members = [*models, *(make_rival(name, data, variance) for name in names)]
+    members = [*models, *(make_baseline(name, data, variance) for name in names)]
     weights = torch.rand(len(members), 5).double() + 0.1
     calibration = Calibration(torch.rand(5).double() + 0.5, torch.linspace(0.3, 3.0, 13).double())
     combination = Combination(weights / weights.sum(0), calibration)
@@ -243,13 +243,13 @@ def test_ensembles_of_auto_round_trip_with_their_report(tmp_path, task):
     assert_same_ensemble(ensemble, again)
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_every_baseline_round_trips(tmp_path, name):
     t = torch.arange(40.0)
     data, other = (Sequences(t, torch.sin(t.unsqueeze(-1) + torch.arange(5) + shift)) for shift in (0.0, 1.0))
     combination = Combination(torch.ones(1, 5).double(), Calibration.none(5))
     setting = 21.0 if name == "last long cycle" else None  # these data have none
-    member = make_rival(name, data, torch.tensor(NOISE).double(), setting=setting)
+    member = make_baseline(name, data, torch.tensor(NOISE).double(), setting=setting)
     ensemble = Ensemble([member], {"reconstruct": combination})
     for one in (ensemble, ensemble.condition(other)):  # also for other data than those that it was trained on
         save_posterior(tmp_path / "a", one)
@@ -262,7 +262,7 @@ def test_settings_of_baselines_round_trip(tmp_path):
     data = Sequences(torch.arange(30.0).double(), y)
     combination, found = Combination(torch.ones(1, 5).double(), Calibration.none(5)), []
     for setting in (1e-4, 1.0):
-        one = Ensemble([make_rival("ridge regression", data, setting=setting)], {"impute": combination})
+        one = Ensemble([make_baseline("ridge regression", data, setting=setting)], {"impute": combination})
         save_posterior(tmp_path / "a", one)
         found.append(load_posterior(tmp_path / "a").impute().mean)
         assert torch.equal(found[-1], one.impute().mean)

@@ -50,7 +50,7 @@ def untrainable(monkeypatch):
             raise AssertionError("trained again")
 
         monkeypatch.setattr(Configuration, "fit", fail)
-        monkeypatch.setattr("pyro_vgpds.selection.trials.make_rival", fail)
+        monkeypatch.setattr("pyro_vgpds.selection.trials.make_baseline", fail)
 
     return forbid
 

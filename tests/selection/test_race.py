@@ -84,27 +84,27 @@ def test_a_stopped_candidate_is_reported_with_an_estimated_error():
 
 
 def test_a_failure_on_a_later_part_is_reported(monkeypatch):
-    original = trials.make_rival
+    original = trials.make_baseline
 
     def sometimes(name, data, *args, **kwargs):
         if name == "last value" and data.num_frames > 70:
             raise ValueError("no such luck")
         return original(name, data, *args, **kwargs)
 
-    monkeypatch.setattr(trials, "make_rival", sometimes)
+    monkeypatch.setattr(trials, "make_baseline", sometimes)
     report = auto(make_walk(), "forecast", candidates=[], baselines=NAMES, horizon=5, refit=False).report
     assert {c.name: c.failure for c in report.candidates if c.failure} == {"last value": "no such luck"}
 
 
 def test_others_continue_if_all_that_are_near_fail(monkeypatch):
-    original = trials.make_rival
+    original = trials.make_baseline
 
     def sometimes(name, data, *args, **kwargs):
         if name != "column mean" and data.num_frames > 70:
             raise ValueError("no such luck")
         return original(name, data, *args, **kwargs)
 
-    monkeypatch.setattr(trials, "make_rival", sometimes)
+    monkeypatch.setattr(trials, "make_baseline", sometimes)
     report = auto(make_walk(0.5), "forecast", candidates=[], baselines=NAMES, horizon=5, refit=False).report
     assert {c.name for c in report.candidates if c.failure} == {"last value", "damped trend"}
     assert report.stopped == []

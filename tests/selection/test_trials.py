@@ -11,8 +11,8 @@ from pyro_vgpds import Sequences, auto
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.prediction.noise_settings import apply_settings
 from pyro_vgpds.selection import Configuration
+from pyro_vgpds.selection.named_baselines import choose_setting, make_baseline
 from pyro_vgpds.selection.problem import Problem
-from pyro_vgpds.selection.rivals import choose_setting, make_rival
 from pyro_vgpds.selection.trials import finish, load_trial, save_trial, try_out
 
 MODEL = Configuration("small", latent_dim=2, num_inducing=8, num_steps=8)
@@ -51,7 +51,7 @@ def test_a_model_is_trained_anew_on_all_data(task, horizon):
 @pytest.mark.parametrize("task", ["forecast", "impute"])
 def test_a_baseline_is_trained_for_each_part(task):
     name, splits = "linear dynamical system", Problem(make_data(), task, None, 0).splits
-    expected = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
+    expected = torch.cat([split.predict(make_baseline(name, split.train)).mean for split in splits])
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
 
 
@@ -61,11 +61,11 @@ def test_all_parts_share_a_setting_that_takes_long_to_choose(name):
     splits = Problem(data, "impute", None, 0).splits
     assert len(splits) == 4
     setting = choose_setting(name, splits[0].train)
-    rivals = [make_rival(name, splits[0].train)]  # chooses for itself
-    rivals += [make_rival(name, split.train, setting=setting) for split in splits[1:]]
+    rivals = [make_baseline(name, splits[0].train)]  # chooses for itself
+    rivals += [make_baseline(name, split.train, setting=setting) for split in splits[1:]]
     expected = torch.cat([split.predict(rival).mean for split, rival in zip(splits, rivals, strict=True)])
     assert torch.equal(try_out(name, splits, seed=1).found.mean, expected)
-    own = torch.cat([split.predict(make_rival(name, split.train)).mean for split in splits])
+    own = torch.cat([split.predict(make_baseline(name, split.train)).mean for split in splits])
     assert not torch.equal(own, expected)  # other parts would have chosen others
 
 
@@ -77,7 +77,7 @@ def test_the_final_baseline_has_the_setting_whose_errors_are_known(name, setting
     trial, means = try_out(name, splits, seed=1), []
     for setting in settings:
         found = finish(replace(trial, setting=float(setting)), splits[0], data, seed=1).impute()
-        assert torch.equal(found.mean, make_rival(name, data, setting=float(setting)).impute().mean)
+        assert torch.equal(found.mean, make_baseline(name, data, setting=float(setting)).impute().mean)
         means.append(found.mean)
     assert not torch.equal(*means)
 
@@ -89,7 +89,7 @@ def test_the_period_is_that_of_all_data():
     data = Sequences(t, y)
     splits = Problem(data, "forecast", 12, 0).splits
     with pytest.raises(ValueError, match="do not repeat"):
-        splits[0].predict(make_rival("last cycle", splits[0].train))
+        splits[0].predict(make_baseline("last cycle", splits[0].train))
     trial = try_out("last cycle", splits, 0, data=data)
     assert trial.setting == pytest.approx(52.0, abs=0.1)
     assert float((trial.found.mean - trial.found.truth).abs().max()) < 0.05

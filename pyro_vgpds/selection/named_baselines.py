@@ -21,14 +21,14 @@ from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
 
-__all__ = ["RIVALS", "Rival", "choose_setting", "find_period", "make_rival"]
+__all__ = ["BASELINES", "NamedBaseline", "choose_setting", "find_period", "make_baseline"]
 
 
 @dataclass(frozen=True)
-class Rival:
+class NamedBaseline:
     """A baseline as an imputer: sequences with NaN to means and variances (N, D).
 
-    :param name: a name of ``RIVALS``.
+    :param name: a name of ``BASELINES``.
     :param data: the training sequences.
     :param system: its trained parameters, if it has any.
     :param setting: its setting, from :func:`choose_setting`. Default: it is chosen for each data set to fill.
@@ -42,7 +42,7 @@ class Rival:
     def __call__(self, data: Sequences) -> tuple[Tensor, Tensor | None]:
         if self.system is not None:
             return _pair(self.system.fill(data, return_variance=True))
-        return RIVALS[self.name].fill(self, data)
+        return BASELINES[self.name].fill(self, data)
 
     def state(self) -> dict[str, Tensor]:
         """The trained parameters, for a file."""
@@ -51,7 +51,7 @@ class Rival:
 
 @dataclass(frozen=True)
 class _Kind:
-    fill: Callable[[Rival, Sequences], tuple[Tensor, Tensor | None]]
+    fill: Callable[[NamedBaseline, Sequences], tuple[Tensor, Tensor | None]]
     tasks: tuple[str, ...] = ("impute", "reconstruct", "forecast")
     allows: Callable[[Sequences], bool] = lambda data: True  #: whether the data are not too large for it
     choose: Callable[[Sequences], float | None] | None = None  #: its setting, if held-out parts are to share one
@@ -68,8 +68,8 @@ def _pair(found: object) -> tuple[Tensor, Tensor]:
     return _join(mean), _join(variance)
 
 
-def _plain(imputer: Callable[[Sequences], object]) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
-    return lambda rival, data: (_join(cast("Filled", imputer(data))), None)
+def _plain(imputer: Callable[[Sequences], object]) -> Callable[[NamedBaseline, Sequences], tuple[Tensor, None]]:
+    return lambda baseline, data: (_join(cast("Filled", imputer(data))), None)
 
 
 def _unit(data: Sequences) -> Sequences:
@@ -77,49 +77,49 @@ def _unit(data: Sequences) -> Sequences:
     return with_outputs(data, data.read() / data.output_scales)
 
 
-def _components(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
+def _components(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, None]:
     """Probabilistic PCA, whose result depends on the units of the outputs."""
-    number = None if rival.setting is None else int(rival.setting)
+    number = None if baseline.setting is None else int(baseline.setting)
     return _join(baselines.ppca(_unit(data), num_components=number)) * data.output_scales, None
 
 
-def _ridge(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
-    return _pair(baselines.ridge_regression(data, penalty=rival.setting, return_variance=True))
+def _ridge(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, Tensor]:
+    return _pair(baselines.ridge_regression(data, penalty=baseline.setting, return_variance=True))
 
 
-def _cycle(rival: Rival, data: Sequences, *, drift: bool = False) -> tuple[Tensor, None]:
-    return _join(baselines.repeat_cycle(data, period=rival.setting, drift=drift)), None
+def _cycle(baseline: NamedBaseline, data: Sequences, *, drift: bool = False) -> tuple[Tensor, None]:
+    return _join(baselines.repeat_cycle(data, period=baseline.setting, drift=drift)), None
 
 
-def _autoregression(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
-    return _pair(baselines.autoregression(data, period=rival.setting, return_variance=True))
+def _autoregression(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, Tensor]:
+    return _pair(baselines.autoregression(data, period=baseline.setting, return_variance=True))
 
 
-def _long_cycle(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
-    period = baselines.estimate_period(data, longer=True) if rival.setting is None else rival.setting
+def _long_cycle(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, None]:
+    period = baselines.estimate_period(data, longer=True) if baseline.setting is None else baseline.setting
     return _join(baselines.repeat_cycle(data, period=period)), None
 
 
 def _with_variance(
     imputer: Callable[..., object],
-) -> Callable[[Rival, Sequences], tuple[Tensor, Tensor]]:
-    return lambda rival, data: _pair(imputer(data, return_variance=True))
+) -> Callable[[NamedBaseline, Sequences], tuple[Tensor, Tensor]]:
+    return lambda baseline, data: _pair(imputer(data, return_variance=True))
 
 
 def _from_frames(
     method: Callable[[list[Tensor], list[Tensor]], object],
-) -> Callable[[Rival, Sequences], tuple[Tensor, None]]:
+) -> Callable[[NamedBaseline, Sequences], tuple[Tensor, None]]:
     """A method that completes frames by complete training sequences; frames without outputs get the mean."""
 
-    def fill(rival: Rival, data: Sequences) -> tuple[Tensor, None]:
-        train = [y.cpu() for y in split_outputs(rival.data)[1] if bool(y.isfinite().all())]
+    def fill(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, None]:
+        train = [y.cpu() for y in split_outputs(baseline.data)[1] if bool(y.isfinite().all())]
         found = [y.cpu() for y in split_outputs(data)[1]]
         partly = [i for i, y in enumerate(found) if bool(y.isnan().any() and y.isfinite().any())]
         filled = cast("list[Tensor]", method(train, [found[i] for i in partly])) if partly else []
         for i, y in zip(partly, filled, strict=True):
             found[i] = y
         joined = torch.cat(found)
-        return torch.where(joined.isfinite(), joined, rival.data.output_means[: joined.shape[1]].cpu()), None
+        return torch.where(joined.isfinite(), joined, baseline.data.output_means[: joined.shape[1]].cpu()), None
 
     return fill
 
@@ -133,7 +133,7 @@ def _kernel_ridge(train: list[Tensor], test: list[Tensor]) -> list[Tensor]:
     return cast("list[Tensor]", baselines.kernel_ridge(train, test, lags=(-4, -2, 2, 4)))
 
 
-def _processes(rival: Rival, data: Sequences) -> tuple[Tensor, Tensor]:
+def _processes(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, Tensor]:
     """One GP for each output; only forecasts depend on the kernel enough to pay for a second one."""
     ahead = any(bool(y[-1:].isnan().all()) for y in split_outputs(data)[1])
     return _pair(baselines.gp_interpolation(data, kernel=None if ahead else Matern32, return_variance=True))
@@ -164,7 +164,7 @@ def _has_complete_sequences(data: Sequences) -> bool:
 
 
 #: the baselines, the cheapest first
-RIVALS: dict[str, _Kind] = {
+BASELINES: dict[str, _Kind] = {
     "column mean": _Kind(_plain(baselines.column_mean)),
     "column median": _Kind(_plain(baselines.column_median), ("forecast",)),
     "linear interpolation": _Kind(_plain(baselines.linear_interpolation), ("impute", "reconstruct")),
@@ -205,12 +205,12 @@ def choose_setting(name: str, train: Sequences, data: Sequences | None = None) -
     """The setting with which a baseline predicts all held-out parts and new data; None if it has none, or chooses it
     whenever it predicts.
 
-    :param name: a name of ``RIVALS``.
+    :param name: a name of ``BASELINES``.
     :param train: the training sequences of a held-out part.
     :param data: all sequences, for the period: before early origins of a forecast there may be too few cycles to find
         it. Default: ``train``.
     """
-    kind = RIVALS[name]
+    kind = BASELINES[name]
     if kind.choose is None:
         return None
     if kind.is_cycle:
@@ -218,7 +218,7 @@ def choose_setting(name: str, train: Sequences, data: Sequences | None = None) -
     return kind.choose(without_lags(train)) if train.num_missing else None
 
 
-def make_rival(
+def make_baseline(
     name: str,
     data: Sequences,
     variance: Tensor | None = None,
@@ -227,13 +227,13 @@ def make_rival(
 ) -> BaselinePosterior:
     """A baseline trained on sequences.
 
-    :param name: a name of ``RIVALS``.
+    :param name: a name of ``BASELINES``.
     :param data: the sequences.
     :param variance: predictive variances (D,) of baselines that have none.
-    :param state: trained parameters, from :meth:`Rival.state`. Default: train.
+    :param state: trained parameters, from :meth:`NamedBaseline.state`. Default: train.
     :param setting: from :func:`choose_setting`. Default: chosen for each data set to fill.
     """
     own, system = without_lags(data), None
     if name == "linear dynamical system":
         system = LinearDynamicalSystem(**state) if state else LinearDynamicalSystem.fit(own)
-    return BaselinePosterior(Rival(name, own, system, setting), data, variance)
+    return BaselinePosterior(NamedBaseline(name, own, system, setting), data, variance)

@@ -12,9 +12,9 @@ from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import score
 from pyro_vgpds.kernels import parse_kernel
 from pyro_vgpds.selection import proposals
+from pyro_vgpds.selection.named_baselines import BASELINES, find_period, make_baseline
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models
-from pyro_vgpds.selection.rivals import RIVALS, find_period, make_rival
 from pyro_vgpds.selection.trials import try_out
 
 TASKS = ("impute", "reconstruct", "forecast")
@@ -35,10 +35,10 @@ def make_waves(lengths=(36, 30, 33, 28), outputs=5, missing=0.0, seed=0):
 def test_all_of_them_predict(task):
     data = make_waves(missing=0.1)
     names = propose_baselines(data, task)
-    assert names == [name for name in RIVALS if task in RIVALS[name].tasks and name != "last long cycle"]
+    assert names == [name for name in BASELINES if task in BASELINES[name].tasks and name != "last long cycle"]
     split = hold_out(data, task, horizon=4)
     for name in names:
-        rival = make_rival(name, split.train)
+        rival = make_baseline(name, split.train)
         (found, *rest) = split.outputs(rival)
         for part in (found, *rest):
             assert part.mean.shape == part.variance.shape == (len(part.t), 5), name
@@ -52,15 +52,15 @@ def test_all_of_them_predict(task):
         assert error < (1.6 if name in ("last value", "nearest neighbour", "linear interpolation") else 1.3), name
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_they_are_stored_and_restored(name):
     data = make_waves(missing=0.1)
     variance = torch.arange(1.0, 6.0)
-    rival = make_rival(name, data, variance, setting=3.6 if name == "last long cycle" else None)
+    rival = make_baseline(name, data, variance, setting=3.6 if name == "last long cycle" else None)
     state = rival.imputer.state()
     assert all(isinstance(value, torch.Tensor) for value in state.values())
     assert bool(state) == (name == "linear dynamical system")
-    again = make_rival(name, data, variance, state, rival.imputer.setting)
+    again = make_baseline(name, data, variance, state, rival.imputer.setting)
     y = data.y[:6].clone()
     y[:, 1:3] = torch.nan
     for a, b in (
@@ -85,12 +85,12 @@ def test_a_rival_is_the_function_of_that_name():
         ("last cycle", baselines.repeat_cycle),
         ("last cycle with drift", lambda data: baselines.repeat_cycle(data, drift=True)),
     ):
-        torch.testing.assert_close(make_rival(name, data).impute().mean, torch.cat(function(data)))
+        torch.testing.assert_close(make_baseline(name, data).impute().mean, torch.cat(function(data)))
     rows, scale = data.times.slices(), data.output_scales  # the result of PCA depends on the units
     scaled = baselines.ppca([data.times.t[own] for own in rows], [data.read()[own] / scale for own in rows])
-    torch.testing.assert_close(make_rival("probabilistic PCA", data).impute().mean, torch.cat(scaled) * scale)
+    torch.testing.assert_close(make_baseline("probabilistic PCA", data).impute().mean, torch.cat(scaled) * scale)
     mean, variance = baselines.ridge_regression(data, return_variance=True)
-    found = make_rival("ridge regression", data).impute()
+    found = make_baseline("ridge regression", data).impute()
     torch.testing.assert_close(found.mean, torch.cat(mean))
     torch.testing.assert_close(found.variance, torch.cat(variance))
 
@@ -100,14 +100,14 @@ def test_lagged_copies_are_not_their_business(task):
     data = make_waves(missing=0.1)
     plain, lagged = hold_out(data, task, horizon=4), hold_out(data.lagged([-1, 1]), task, horizon=4)
     for name in propose_baselines(data, task):
-        found = [split.predict(make_rival(name, split.train)) for split in (plain, lagged)]
+        found = [split.predict(make_baseline(name, split.train)) for split in (plain, lagged)]
         torch.testing.assert_close(found[0].mean, found[1].mean)
         torch.testing.assert_close(found[0].variance, found[1].variance)
 
 
 def test_the_linear_dynamical_system_is_trained_once(monkeypatch):
     data = make_waves()
-    rival = make_rival("linear dynamical system", data)
+    rival = make_baseline("linear dynamical system", data)
     monkeypatch.setattr(baselines.LinearDynamicalSystem, "fit", None)
     assert rival.condition(make_waves((20,))).forecast([2.0]).mean.isfinite().all()
 
@@ -118,7 +118,7 @@ def test_methods_of_frames_need_complete_sequences():
     assert names <= set(propose_baselines(whole, "reconstruct"))
     assert not names & set(propose_baselines(gaps, "reconstruct"))
     # frames without any output get the means of the training data
-    found = make_rival("nearest neighbour", whole).forecast([9.0], None)
+    found = make_baseline("nearest neighbour", whole).forecast([9.0], None)
     torch.testing.assert_close(found.mean[0], whole.output_means)
 
 
@@ -169,11 +169,13 @@ def test_days_and_weeks():
     assert "last long cycle" in propose_baselines(data, "forecast")
     assert "last long cycle" not in propose_baselines(make_waves(), "forecast")
     split = hold_out(data, "forecast", horizon=16)
-    errors = [score(split.predict(make_rival(name, split.train)), data.output_scales)["nrmse"]
+    errors = [score(split.predict(make_baseline(name, split.train)), data.output_scales)["nrmse"]
               for name in ("last cycle", "last long cycle")]  # fmt: skip
     assert errors[1] < 0.3 * errors[0]
-    mean = make_rival("last long cycle", split.train).forecast(split.t[0], 0).mean
-    torch.testing.assert_close(mean, make_rival("last cycle", split.train, setting=56.0).forecast(split.t[0], 0).mean)
+    mean = make_baseline("last long cycle", split.train).forecast(split.t[0], 0).mean
+    torch.testing.assert_close(
+        mean, make_baseline("last cycle", split.train, setting=56.0).forecast(split.t[0], 0).mean
+    )
 
 
 def test_a_cycle_is_tried_once():

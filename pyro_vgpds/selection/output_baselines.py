@@ -18,21 +18,21 @@ from pyro_vgpds.evaluation.splits import HeldOut, Split
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.baseline_predictions import ComponentPrediction
 from pyro_vgpds.selection.distributions import describe_distribution
-from pyro_vgpds.selection.outputs import are_counts
+from pyro_vgpds.selection.likelihoods import are_counts
 
-__all__ = ["fit_to_held_out", "known_output_rivals", "propose_output_rivals"]
+__all__ = ["fit_to_held_out", "known_output_baselines", "propose_output_baselines"]
 
 
-def known_output_rivals(likelihood: Likelihood) -> list[str]:
+def known_output_baselines(likelihood: Likelihood) -> list[str]:
     """Names of the baselines for outputs that are not all continuous; none for a likelihood of the user."""
     if are_counts(likelihood):
         return list(COUNT_RULES)
     return [name for name in OUTPUT_BASELINES if name not in COUNT_RULES] if is_fitted(likelihood) else []
 
 
-def propose_output_rivals(data: Sequences, task: str, likelihood: Likelihood) -> list[str]:
+def propose_output_baselines(data: Sequences, task: str, likelihood: Likelihood) -> list[str]:
     """Those that suit the data and the task, the cheapest first."""
-    names = known_output_rivals(likelihood)
+    names = known_output_baselines(likelihood)
     if not are_counts(likelihood):
         return names
     if common_period(data) is None:
@@ -41,13 +41,13 @@ def propose_output_rivals(data: Sequences, task: str, likelihood: Likelihood) ->
     return ["common cycle"] if task == "forecast" else names
 
 
-def fit_to_held_out(rivals: Sequence[OutputBaseline], splits: Sequence[Split]) -> tuple[Likelihood, HeldOut]:
+def fit_to_held_out(predictors: Sequence[OutputBaseline], splits: Sequence[Split]) -> tuple[Likelihood, HeldOut]:
     """The likelihood under which all held-out outputs are most likely, and the predictions with it.
 
-    :param rivals: one baseline, trained on each split.
+    :param predictors: one baseline, trained on each split.
     """
-    pairs = list(zip(splits, rivals, strict=True))
-    every = [cast("list[ComponentPrediction]", split.outputs(rival)) for split, rival in pairs]
+    pairs = list(zip(splits, predictors, strict=True))
+    every = [cast("list[ComponentPrediction]", split.outputs(baseline)) for split, baseline in pairs]
     truth = [torch.cat(split.truth) for split in splits]
     hidden = [part.isfinite() for part in truth]
     means = [_exposed_means(found)[:, at] for found, at in zip(every, hidden, strict=True)]
@@ -55,10 +55,10 @@ def fit_to_held_out(rivals: Sequence[OutputBaseline], splits: Sequence[Split]) -
         torch.cat([part[at] for part, at in zip(truth, hidden, strict=True)]).cpu(),
         join_components(means).cpu(),
         torch.cat([at.nonzero()[:, 1] for at in hidden]).cpu(),
-        rivals[0].data.output_scales.cpu(),
+        predictors[0].data.output_scales.cpu(),
     )
-    likelihood = fit_likelihood(rivals[0].likelihood.likelihood, held_out)
-    likelihood.meet(rivals[0].num_outputs)
+    likelihood = fit_likelihood(predictors[0].likelihood.likelihood, held_out)
+    likelihood.meet(predictors[0].num_outputs)
     parts = []
     for split, found in zip(splits, every, strict=True):
         fitted = [part.with_outputs(likelihood().detached().exposed_like(part.outputs)) for part in found]
