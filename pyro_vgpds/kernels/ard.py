@@ -11,7 +11,7 @@ from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.exp_sums import exp_sum
 from pyro_vgpds.mapping.forms import LinearForm, RBFForm, register_linear, register_rbf
 from pyro_vgpds.mapping.psi import MappingValue, masked_sum, midpoint_sum, register_psi2
-from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_inducing_cov, rbf_statistics
+from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_statistics
 from pyro_vgpds.parameters import ParameterLike
 from pyro_vgpds.parameters.gradients import view_of
 
@@ -36,9 +36,8 @@ class ARDRBFValue(MappingValue):
         return self.psi1(x, torch.zeros_like(x), z)
 
     def inducing_cov(self, z: Tensor) -> Tensor:
-        if z.dim() == 2 and self.weight.dim() == 1 and self.variance.dim() == 0:
-            return rbf_inducing_cov(z, self.weight, self.variance)
-        return self.cov(z, z)
+        z = z - z.detach().mean(-2, keepdim=True)
+        return self.variance[..., None, None] * torch.exp(-0.5 * _apart(self.weight, z))
 
     def cov_diag(self, x: Tensor) -> Tensor:
         return self.variance.unsqueeze(-1).expand(broadcast_shapes(self.variance.shape + (1,), x.shape[:-1]))
@@ -75,9 +74,15 @@ class ARDRBFValue(MappingValue):
         w = self.weight.unsqueeze(-2)
         spread = 1.0 + 2.0 * w * variance
         sums = midpoint_sum(-0.5 * spread.log().sum(-1), w / spread, mean, z, mask)
-        size = (w * z.square()).sum(-1)
-        apart = size.unsqueeze(-1) + size.unsqueeze(-2) - 2.0 * (w * z) @ z.mT
-        return (self.variance.square()[..., None, None] * torch.exp(-0.25 * apart.clamp_min(0.0))).unsqueeze(-3) * sums
+        decay = self.variance.square()[..., None, None] * torch.exp(-0.25 * _apart(self.weight, z))
+        return decay.unsqueeze(-3) * sums
+
+
+def _apart(w: Tensor, z: Tensor) -> Tensor:
+    """Σ_q w_q (z_q − z'_q)², (..., M, M), without negative values of rounding errors, which huge weights magnify."""
+    scaled = w.unsqueeze(-2) * z
+    size = (scaled * z).sum(-1)
+    return (size.unsqueeze(-1) + size.unsqueeze(-2) - 2.0 * scaled @ z.mT).clamp_min(0.0)
 
 
 def _left(mean: Tensor, variance: Tensor, w: Tensor) -> Tensor:

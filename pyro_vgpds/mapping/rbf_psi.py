@@ -23,9 +23,9 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native_psi1, native_psi2
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.types import Context, PlainContext
+from pyro_vgpds.types import PlainContext
 
-__all__ = ["has_loops", "rbf_inducing_cov", "rbf_statistics", "rbf_statistics_vjp"]
+__all__ = ["has_loops", "rbf_statistics", "rbf_statistics_vjp"]
 
 _MASK = 6  # its place among the saved tensors
 
@@ -51,7 +51,6 @@ def rbf_statistics(
     scale: Tensor,
     mask: Tensor | None,
     y: Tensor,
-    used: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ψ1ᵀY (M, R) and Ψ2 (C, M, M).
 
@@ -62,9 +61,8 @@ def rbf_statistics(
     :param scale: σ², one number.
     :param mask: (C, N); None for one group that has every row.
     :param y: (N, R).
-    :param used: the number of columns of ``y`` in each row after which all are zero, (N,). Default: R.
     """
-    return _Statistics.apply(mean, variance, z, weight, scale, mask, y, used)
+    return _Statistics.apply(mean, variance, z, weight, scale, mask, y, None)
 
 
 def rbf_statistics_vjp(
@@ -75,7 +73,8 @@ def rbf_statistics_vjp(
     of Ψ2, without the factor ``decay``, whose own gradients are then not computed. With a mask, Ψ2 and the gradients in
     it are panels (C, S) (:mod:`~pyro_vgpds.mapping.panels`).
 
-    :param arguments: those of :func:`rbf_statistics`.
+    :param arguments: those of :func:`rbf_statistics`, and the number of columns of ``y`` in each row after which all
+        are zero, (N,), or None.
     :param decay: what multiplies the sums of Ψ2, (M, M).
     """
     kept = _PlainContext()
@@ -85,28 +84,6 @@ def rbf_statistics_vjp(
 
 class _PlainContext(PlainContext):
     single: bool
-
-
-def rbf_inducing_cov(z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """K_MM, (M, M), at z (M, Q)."""
-    return _Covariance.apply(z, weight, scale)
-
-
-class _Covariance(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Context, z: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-        z = z - z.mean(0)
-        K = torch.exp(-0.5 * _apart(z, weight)) * scale
-        ctx.save_for_backward(z, weight, scale, K)
-        return K
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, w, scale, K = ctx.saved_tensors
-        g_apart, far = _far(grad * K, z)
-        g_scale = (0.5 * g_apart.sum() / scale).reshape(scale.shape)
-        return -w * far, (-0.5 * (far * z).sum(0)).sum_to_size(w.shape), g_scale
 
 
 class _Statistics(torch.autograd.Function):
@@ -164,16 +141,3 @@ def _gradients(ctx: native_psi2.SumContext, g_first: Tensor, g_second: Tensor, o
         g_w += more_w
         g_log += more_log
     return g_mean, g_s, g_z, g_w, g_log
-
-
-def _apart(z: Tensor, weight: Tensor) -> Tensor:
-    """Σ_q w (z − z')², (M, M), without negative values that rounding errors made: huge weights magnify them."""
-    scaled = z * weight
-    size = (scaled * z).sum(1)
-    return torch.addmm(size.unsqueeze(1) + size, scaled, z.mT, alpha=-2.0).clamp_min_(0.0)
-
-
-def _far(W: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """W + Wᵀ (M, M), and Σ_j (W + Wᵀ)_ij (z_i − z_j), (M, Q): half the gradient of Σ_ij W_ij (z_i − z_j)² in z."""
-    W = W + W.mT
-    return W, W.sum(1, keepdim=True) * z - W @ z
