@@ -11,9 +11,9 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradie
 from pyro_vgpds.inference import elbo
 from pyro_vgpds.inference.untraced import _readings, kept_reader
 from pyro_vgpds.kernels import Bias, Matern12, Matern32, White
-from pyro_vgpds.temporal import native_path
+from pyro_vgpds.temporal import path_gradients
 
-pytestmark = pytest.mark.skipif(not native_path.is_available(), reason="the compiled code was not built")
+pytestmark = pytest.mark.skipif(not path_gradients.is_available(), reason="the compiled code was not built")
 
 
 def make(temporal=None):

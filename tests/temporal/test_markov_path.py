@@ -14,11 +14,11 @@ from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.natural import natural_step
 from pyro_vgpds.kernels import Bias, Matern32, White, programs
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.temporal import chains, native_path
+from pyro_vgpds.temporal import chains, path_gradients
 from pyro_vgpds.temporal.gaussian import LEAST_LAM, least_lam
 
 pytestmark = pytest.mark.skipif(
-    programs._library() is None or not native_path.is_available(), reason="the compiled code was not built"
+    programs._library() is None or not path_gradients.is_available(), reason="the compiled code was not built"
 )
 
 
