@@ -34,7 +34,7 @@ import torch
 from pyro_vgpds.compiled import run_loops
 from pyro_vgpds.mapping import native_psi2, native_psi1
 from pyro_vgpds.mapping.group_terms import torch_parts, torch_terms, whiten
-from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
+from pyro_vgpds.mapping.native_bound import BoundInputs, bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.native_inducing import spectrum_terms, whitened
 from pyro_vgpds.mapping.native_terms import group_parts, is_compiled
@@ -167,10 +167,10 @@ for _ in range(int(sys.argv[1])):
     data = Sequences(torch.arange(N) * 1.0, torch.randn(N, D))
     groups = data.groups(data.output_means, columns=not shared)
     assert bound_is_compiled(leaves[5], groups)
-    given = *leaves[:3], leaves[3:5], leaves[5], groups, 0.1
-    value, found = compiled_bound(*given)
+    inputs = BoundInputs(*leaves)
+    value, found = compiled_bound(inputs, groups, 0.1)
     with torch.no_grad():
-        wanted_value, wanted = _evaluate(leaves, groups, 0.1, SINGLE_PROCESS, True)
+        wanted_value, wanted = _evaluate(inputs, groups, 0.1, SINGLE_PROCESS, True)
     assert torch.allclose(value, wanted_value, rtol=1e-9)
     for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-7, atol=1e-7 * float(other.abs().max()) + 1e-300)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from pyro_vgpds.mapping import native_inducing, native_psi1, native_psi2, native
 from pyro_vgpds.mapping.bound import check_ceiling, check_noise, check_rounding
 from pyro_vgpds.mapping.group_terms import LEAST_PIVOT, check_finite
 
-__all__ = ["bound_is_compiled", "compiled_bound"]
+__all__ = ["BoundInputs", "bound_is_compiled", "compiled_bound"]
 
 _EPS = torch.finfo(torch.float64).eps
 _NAMES = {
@@ -81,24 +81,27 @@ def bound_is_compiled(noise: Tensor, groups: ColumnGroups) -> bool:
     return plain and (own or noise.shape[0] == 1) and _functions() is not None
 
 
-def compiled_bound(
-    mean: Tensor,
-    variance: Tensor,
-    z: Tensor,
-    parameters: tuple[Tensor, Tensor],
-    noise: Tensor,
-    groups: ColumnGroups,
-    jitter: float | None,
-    wanted: bool = True,
-) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """The bound and its gradients in mean, variance, z, w, σ² and noise; None if K_MM needs more jitter.
+class BoundInputs(NamedTuple):
+    """What the bound of the squared exponential kernel has gradients in."""
 
-    :param parameters: the weights w, (Q,) or (1,), and σ², one number.
+    mean: Tensor  #: of the latent points, (N, Q)
+    variance: Tensor  #: of the latent points, (N, Q)
+    z: Tensor  #: (M, Q)
+    weight: Tensor  #: w, (Q,) or (1,)
+    scale: Tensor  #: σ², one number
+    noise: Tensor  #: (1,) or (D,)
+
+
+def compiled_bound(
+    inputs: BoundInputs, groups: ColumnGroups, jitter: float | None, wanted: bool = True
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """The bound and its gradients in the inputs; None if K_MM needs more jitter.
+
     :param wanted: whether gradients are. Others as in :func:`~pyro_vgpds.mapping.rbf_bound.rbf_bound`.
     :raises NumericalError: as :func:`~pyro_vgpds.mapping.bound.collapsed_bound` does.
     """
+    mean, variance, z, weight, scale, noise = inputs
     check_noise(noise.min().item())
-    weight, scale = parameters
     own = _Evaluation((mean, variance, z, weight.expand(z.shape[1]), noise), scale.item(), groups, jitter)
     if not own.sums():
         return None

@@ -17,7 +17,7 @@ from pyro_vgpds.mapping.bound import bound_terms
 from pyro_vgpds.mapping.distributed_psi import total_parts
 from pyro_vgpds.mapping.forms import rbf_form
 from pyro_vgpds.mapping.group_terms import ValueAndGrads, need_gradients
-from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
+from pyro_vgpds.mapping.native_bound import BoundInputs, bound_is_compiled, compiled_bound
 from pyro_vgpds.mapping.native_inducing import is_compiled, joint_gradients, rbf_covariance, rbf_gradients
 from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_psi import has_loops, rbf_statistics_vjp
@@ -55,18 +55,18 @@ def rbf_bound(
     parameters = form.weight, form.variance
     if not (has_loops(mean, variance, z, groups.mask, parameters) and noise.dim() == 1 and is_compiled(z, noise)):
         return None
-    inputs = (mean, variance, z, *parameters, noise)
+    inputs = BoundInputs(mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
     with torch.no_grad():
         if communicator.size == 1 and bound_is_compiled(noise, groups):
-            found = compiled_bound(mean, variance, z, parameters, noise, groups, jitter, wanted)
+            found = compiled_bound(inputs, groups, jitter, wanted)
         else:
             found = _evaluate(inputs, groups, jitter, communicator, wanted)
     return None if found is None else ValueAndGrads(found[0], inputs, found[1])
 
 
 def _evaluate(
-    inputs: tuple[Tensor, ...], groups: ColumnGroups, jitter: float | None, communicator: Communicator, wanted: bool
+    inputs: BoundInputs, groups: ColumnGroups, jitter: float | None, communicator: Communicator, wanted: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """The part of the bound of this process, and its gradients, none if they are not wanted."""
     mean, variance, z, weight, scale, noise = (x.detach() for x in inputs)

@@ -13,7 +13,7 @@ from pyro_vgpds.kernels import ARDRBFValue
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping import native_bound, rbf_bound
 from pyro_vgpds.mapping.bound import strict_rounding
-from pyro_vgpds.mapping.native_bound import bound_is_compiled, compiled_bound
+from pyro_vgpds.mapping.native_bound import BoundInputs, bound_is_compiled, compiled_bound
 
 pytestmark = pytest.mark.skipif(native_bound._library() is None, reason="the compiled bound was not built")
 
@@ -29,8 +29,7 @@ def problem(frames: int, points: int, dims: int, outputs: int, weight: float = 0
 
 
 def arguments(leaves, groups, jitter):
-    mean, variance, z, weight, scale, noise = leaves
-    return mean, variance, z, (weight, scale), noise, groups, jitter
+    return BoundInputs(*leaves), groups, jitter
 
 
 SIZES = [(1, 1, 1, 2), (7, 3, 2, 5), (40, 4, 1, 3), (100, 30, 5, 20), (130, 17, 9, 64), (300, 21, 3, 250)]
@@ -44,7 +43,7 @@ def test_it_is_the_bound_in_steps(sizes, jitter, shared):
     assert bound_is_compiled(leaves[5], groups)
     value, gradients = compiled_bound(*arguments(leaves, groups, jitter))
     with torch.no_grad():
-        wanted, others = rbf_bound._evaluate(tuple(leaves), groups, jitter, SINGLE_PROCESS, True)
+        wanted, others = rbf_bound._evaluate(BoundInputs(*leaves), groups, jitter, SINGLE_PROCESS, True)
     torch.testing.assert_close(value, wanted, rtol=1e-11, atol=0.0)
     assert (groups.used is not None) == (shared and (sizes[0] == 1 or sizes[3] > 200))  # a triangle
     assert compiled_bound(*arguments(leaves, groups, jitter), wanted=False) == (value, ())  # to the last digit
@@ -134,13 +133,12 @@ def test_training_uses_it(monkeypatch, shared):
 
 def test_errors_are_those_of_the_steps(monkeypatch):
     leaves, groups = problem(20, 6, 3, 4)
-    mean, _, z, _, _, noise = leaves
-    given = arguments(leaves, groups, None)
+    given = inputs, *_ = arguments(leaves, groups, None)
     with pytest.raises(NumericalError, match="has become 0"):
-        compiled_bound(*given[:4], torch.where(torch.arange(4) == 2, 0.0, noise), *given[5:])
+        compiled_bound(inputs._replace(noise=torch.where(torch.arange(4) == 2, 0.0, inputs.noise)), groups, None)
     with pytest.raises(NumericalError, match="not finite"):
-        compiled_bound(torch.where(mean > 1.0, torch.nan, mean), *given[1:])
-    assert compiled_bound(*given[:2], torch.zeros_like(z), *given[3:6], 0.0) is None  # K_MM needs more jitter
+        compiled_bound(inputs._replace(mean=torch.where(inputs.mean > 1.0, torch.nan, inputs.mean)), groups, None)
+    assert compiled_bound(inputs._replace(z=torch.zeros_like(inputs.z)), groups, 0.0) is None  # K_MM needs more jitter
     e, u = torch.linalg.eigh(torch.eye(6).double())
     monkeypatch.setattr(torch.linalg, "eigh", lambda A: (0.0 * e, 1e3 * u))
     with pytest.raises(NumericalError, match="exceeds the largest log density"):
@@ -157,4 +155,4 @@ def test_training_keeps_a_distance_from_the_limit_of_rounding(shared):
     with strict_rounding(), pytest.raises(NumericalError, match="so ill-conditioned"):
         compiled_bound(*given)
     with strict_rounding(), torch.no_grad(), pytest.raises(NumericalError, match="so ill-conditioned"):
-        rbf_bound._evaluate(tuple(leaves), groups, 1e-13, SINGLE_PROCESS, True)
+        rbf_bound._evaluate(BoundInputs(*leaves), groups, 1e-13, SINGLE_PROCESS, True)
