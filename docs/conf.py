@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|matplotlib|np|numpy|os|pandas|pathlib|pyro|torch|types)\..*"),
     (
         "py:class",
-        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|FuncAnimation|Filled|FilledPair|Labels|LatentPaths|HasMoments|Moments",
+        r"(Array|Count|Data|Dataset|Likelihood|Path|Progress|Sequence)Like|OneSequence|Axes|Default|Encode|Excess|Filled|FilledPair|Find|FuncAnimation|Labels|LatentPaths|HasMoments|Moments",
     ),
     (
         "py:class",

@@ -63,7 +63,7 @@ RECORDS = {
 #: classes whose methods the library calls, in its inner loops and with tensors of its own: what own kernels,
 #: likelihoods and predictors define
 CALLED = {
-    "ARDLinearValue", "ARDRBFValue", "Bernoulli", "Binomial", "ColumnGroups", "ColumnShard",
+    "ARDLinearValue", "ARDRBFValue", "BasePredictor", "Bernoulli", "Binomial", "ColumnGroups", "ColumnShard",
     "CollapsedGP", "Combination", "Dual",
     "MatrixDistribution", "ExplicitGP", "InducingGaussian", "InducingPrior",
     "Gaussian",

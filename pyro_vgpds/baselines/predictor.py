@@ -26,7 +26,7 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.baseline_predictions import GaussianPrediction
 from pyro_vgpds.prediction.conditioning import extend_data
 from pyro_vgpds.prediction.outputs import Outputs, Parts
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -36,7 +36,7 @@ __all__ = ["BaselinePosterior", "Imputer"]
 Imputer: TypeAlias = Callable[[Sequences], tuple[Tensor, Tensor | None]]
 
 
-class BaselinePosterior(Predictor):
+class BaselinePosterior(BasePredictor):
     """An imputer with the methods of :class:`~pyro_vgpds.Posterior`: a forecast imputes frames without outputs.
 
     :param imputer: a function of sequences without lags that returns means and variances (N, D).

@@ -7,6 +7,7 @@ import csv
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -178,6 +179,12 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+def _are_mostly_numbers(cells: Sequence[str]) -> bool:
+    """Whether more than half of the cells that are not missing are numbers."""
+    known = [_is_number(cell) for cell in cells if cell.lower() not in _MISSING]
+    return 2 * sum(known) > len(known)
+
+
 def _numbers(columns: Mapping[str, Sequence[str]], name: str, path: Path, lines: list[int]) -> np.ndarray:
     """The numbers of a column; if some are text, the error has the argument that selects all other columns."""
     values: list[float] = []
@@ -186,11 +193,13 @@ def _numbers(columns: Mapping[str, Sequence[str]], name: str, path: Path, lines:
             values.append(_to_output(cell))
         except ValueError:
             how = (
-                "Write numbers without units and thousands separators, and leave missing values empty."
-                if _WITH_MORE.fullmatch(cell)
-                else "Leave missing values empty, select the columns of numbers with --columns, or name the column of "
-                "the times with --time and that of the sequences' names with --sequence-column."
+                "Leave missing values empty, select the columns of numbers with --columns, or name the column of the "
+                "times with --time and that of the sequences' names with --sequence-column."
             )
+            if _WITH_MORE.fullmatch(cell):
+                how = "Write numbers without units and thousands separators, and leave missing values empty."
+            elif _are_mostly_numbers(columns[name]):
+                how = f"If it stands for a missing value, pass --missing {shlex.quote(cell)}. Otherwise: {how}"
             raise CommandError(
                 f"{path}, line {lines[i]}, column {name!r}: {_shown(cell)} is not a number. {how}"
                 f"{_selecting_numbers(columns)}"
@@ -206,10 +215,9 @@ def _selecting_numbers(columns: Mapping[str, Sequence[str]]) -> str:
     """A sentence with the argument that selects the columns of numbers, and one that names those with some text."""
     mixed, pure = list[str](), list[str]()
     for name, cells in columns.items():
-        known = [_is_number(cell) for cell in cells if cell.lower() not in _MISSING]
-        if all(known):
+        if all(map(_is_number, cells)):
             pure.append(name)
-        elif 2 * sum(known) > len(known):
+        elif _are_mostly_numbers(cells):
             mixed.append(name)
     also = f" These columns have numbers and text: {listed(mixed)}." if mixed else ""
     return f"{selecting(pure)}{also}"

@@ -26,7 +26,7 @@ from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.posterior import Posterior
 from pyro_vgpds.prediction.posterior_mixture import PosteriorMixture
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 
 __all__ = [
     "build_ensemble", "build_mixture", "build_posterior", "describe_ensemble", "describe_mixture",
@@ -185,13 +185,13 @@ def build_ensemble(
         build_data(about, strip(tensors, f"sequences.{k}."), device, dtype)
         for k, about in enumerate(header["sequences"])
     ]
-    members: list[Predictor] = []
+    members: list[BasePredictor] = []
     for i, about in enumerate(header["members"]):
         own = strip(tensors, f"member.{i}.")
         if about["kind"] == "model":
             members.append(build_posterior(about, own, data[about["of"]]))
         else:
-            members.append(cast("Predictor", _build(about, own, data, is_member=True)))
+            members.append(cast("BasePredictor", _build(about, own, data, is_member=True)))
     if len({member.data.num_base_outputs for member in members}) != 1:
         raise ValueError("all members must have the same outputs.")
     parts = unpack(header["combinations"], strip(tensors, "combination."))
@@ -202,7 +202,7 @@ def build_ensemble(
     return ensemble
 
 
-def _combination(about: dict[str, Any], member: Predictor) -> Combination:
+def _combination(about: dict[str, Any], member: BasePredictor) -> Combination:
     weights, given = checked(about["weights"], Tensor), about["calibration"]
     plain = Calibration.none(member.data.num_base_outputs)
     for field in fields(plain):

@@ -27,7 +27,7 @@ from pyro_vgpds.prediction.disagreement import mean_disagreement
 from pyro_vgpds.prediction.marginals import put_known
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.outputs import Outputs
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.training.progress import CountLike, check_progress, part_of
 from pyro_vgpds.types import ArrayLike, DataLike
 
@@ -127,7 +127,7 @@ class EnsemblePrediction(Outputs):
         return draws
 
 
-class Ensemble(Predictor):
+class Ensemble(BasePredictor):
     """Predictors of the same data as one, with weights and intervals that were chosen on held-out data.
 
     :func:`~pyro_vgpds.auto` and :meth:`Posterior.calibrate <pyro_vgpds.Posterior.calibrate>` make them. Methods are
@@ -148,7 +148,10 @@ class Ensemble(Predictor):
     """
 
     def __init__(
-        self, members: Sequence[Predictor], combinations: Mapping[str, Combination], names: Sequence[str] | None = None
+        self,
+        members: Sequence[BasePredictor],
+        combinations: Mapping[str, Combination],
+        names: Sequence[str] | None = None,
     ) -> None:
         check_list("members", members, "a list of trained models")
         for member in members:
@@ -230,7 +233,7 @@ class Ensemble(Predictor):
         """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`; weights and calibration stay."""
         return Ensemble([m.extended(t, y, sequence) for m in self.members], self.combinations, self.names)
 
-    def _used(self, task: str) -> list[Predictor]:
+    def _used(self, task: str) -> list[BasePredictor]:
         """Members with a weight: the others need not predict."""
         used = self.combination(task).used.tolist()
         return [member for member, use in zip(self.members, used, strict=True) if use]

@@ -36,7 +36,7 @@ from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
 from pyro_vgpds.prediction.path_search import Training
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.prediction.residuals import Correlation, Residuals
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -62,7 +62,7 @@ class Origin(NamedTuple):
     residual: Kernel | None
 
 
-class FittedModel(Predictor):
+class FittedModel(BasePredictor):
     """The common part of all predictions of a trained model; arguments as in :class:`~pyro_vgpds.Posterior`.
 
     :ivar bound: the lower bound on log p(Y) after training.

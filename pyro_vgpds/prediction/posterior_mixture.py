@@ -17,7 +17,7 @@ from pyro_vgpds.formatting import counted
 from pyro_vgpds.prediction.arguments import OneSequence
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.prediction.solver import Solver
 from pyro_vgpds.training.progress import part_of
 from pyro_vgpds.types import ArrayLike, DataLike
@@ -25,7 +25,7 @@ from pyro_vgpds.types import ArrayLike, DataLike
 __all__ = ["PosteriorMixture"]
 
 
-class PosteriorMixture(Predictor):
+class PosteriorMixture(BasePredictor):
     """Models that were trained on the same data from different starts, with different kernels or sizes, as one.
 
     If the start matters more than the settings, the average of several models predicts better than each of them. The

@@ -16,11 +16,14 @@ from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.training.progress import CountLike
 from pyro_vgpds.types import ArrayLike, DataLike
 
-__all__ = ["Predictor"]
+__all__ = ["BasePredictor"]
 
 
-class Predictor(ABC):
-    """Predictions of the outputs of some training data. :class:`~pyro_vgpds.Posterior` describes the arguments."""
+class BasePredictor(ABC):
+    """Predictions of the outputs of some training data. :class:`~pyro_vgpds.Posterior` describes the arguments.
+
+    Scores take any object with the methods of :class:`~pyro_vgpds.evaluation.Predictor`.
+    """
 
     data: Sequences  #: the training sequences
 
@@ -55,11 +58,11 @@ class Predictor(ABC):
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
     @abstractmethod
-    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> Predictor:
+    def condition(self, data: Sequences, sequences: Sequence[OneSequence] | None = None) -> BasePredictor:
         """As :meth:`Posterior.condition <pyro_vgpds.Posterior.condition>`."""
 
     @abstractmethod
-    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> Predictor:
+    def extended(self, t: DataLike, y: DataLike, sequence: SequenceLike | Default = ONLY) -> BasePredictor:
         """As :meth:`Posterior.extended <pyro_vgpds.Posterior.extended>`."""
 
     def generate(self, t: ArrayLike, num_samples: int = 1, sequence: OneSequence = None) -> Tensor:

@@ -30,7 +30,7 @@ import torch
 from pyro_vgpds.files.container import FileFormatError
 from pyro_vgpds.files.processes import is_running
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.trials import (
@@ -107,7 +107,7 @@ class Workplace:
         self._hire("more", [trial.candidate for trial in trials], math.inf)
         return self._each("more", trials, partial(self._kept, "more"), run)
 
-    def finals(self, trials: Sequence[Trial]) -> list[Predictor]:
+    def finals(self, trials: Sequence[Trial]) -> list[BasePredictor]:
         """The candidates of trials, trained on all data."""
         self._hire("final", [trial.candidate for trial in trials if not trial.is_baseline], math.inf)
         found = {trial.name: member for trial, member in self._each("final", trials, self._finished, self.finish)}
@@ -148,7 +148,7 @@ class Workplace:
         finally:
             self._release(candidate, kind)
 
-    def finish(self, trial: Trial) -> Predictor:
+    def finish(self, trial: Trial) -> BasePredictor:
         """Train the candidate of a trial on all data and keep the result."""
         try:
             member = finish(trial, self.problem.splits[0], self.problem.data, self.problem.seed)
@@ -193,7 +193,7 @@ class Workplace:
         """The trial of a job that is done; None if its file does not exist or is damaged."""
         return _loaded(self._path(candidate, kind), lambda path: load_trial(path, candidate))
 
-    def _finished(self, candidate: Candidate) -> Predictor | None:
+    def _finished(self, candidate: Candidate) -> BasePredictor | None:
         return _loaded(self._path(candidate, "final"), load_member)
 
     def _claim(self, candidate: Candidate, kind: str) -> bool:

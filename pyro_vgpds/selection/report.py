@@ -18,6 +18,7 @@ _TASKS = {
     "reconstruct": "hidden columns of partly observed frames",
     "forecast": "the last frames of each sequence",
 }
+_FEW = 30  # held-out entries that tell little
 _WORTH = 0.99  # times the error of the best baseline: that of an ensemble that is worth its time
 
 
@@ -98,6 +99,8 @@ class Report:
     def conclusions(self) -> list[str]:
         """What was found, in sentences."""
         lines = [f"Task: {self.task}. {self.hidden} held-out entries: {_TASKS[self.task]}."]
+        if self.hidden < _FEW:
+            lines.append("These are few: errors, weights and intervals may be far off.")
         best, model = self.best, self.best_model
         parts = sorted((c for c in self.candidates if c.weight >= 0.005), key=lambda c: -c.weight)
         lines.append("Chosen: " + joined(f"{100 * c.weight:.0f} % {c.name}" for c in parts) + ".")

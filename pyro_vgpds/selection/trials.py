@@ -24,7 +24,7 @@ from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_settings, choose_settings
 from pyro_vgpds.prediction.posterior import Posterior
-from pyro_vgpds.prediction.predictor import Predictor
+from pyro_vgpds.prediction.predictor import BasePredictor
 from pyro_vgpds.prediction.storage import load_posterior, save_posterior
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import predict_distribution, with_gaussian
@@ -47,7 +47,7 @@ class Trial:
     """A candidate that was trained on the first split's training data, and its predictions of held-out entries."""
 
     candidate: Candidate
-    predictor: Predictor
+    predictor: BasePredictor
     settings: NoiseSettings
     found: HeldOut
     seconds: float  #: CPU time
@@ -151,7 +151,7 @@ def _try_outputs(name: str, splits: Sequence[Split], likelihood: Likelihood) -> 
     return Trial(name, final, TRAINED, found, process_time() - start)
 
 
-def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> Predictor:
+def finish(trial: Trial, split: Split, data: Sequences, seed: int) -> BasePredictor:
     """The candidate of a trial, trained on all data.
 
     :param split: the one that the trial was trained on.
@@ -211,13 +211,13 @@ def load_trial(path: Path, candidate: Candidate) -> Trial:
     return Trial(candidate, load_member(path), settings, found, about["seconds"], about["setting"])
 
 
-def save_member(path: Path, member: Predictor, metadata: dict[str, object] | None = None) -> None:
+def save_member(path: Path, member: BasePredictor, metadata: dict[str, object] | None = None) -> None:
     """Write a predictor, as an ensemble of one."""
     d = member.num_outputs
     alone = Combination(torch.ones(1, d, dtype=torch.float64), Calibration.none(d))
     save_posterior(path, Ensemble([member], {"impute": alone}), metadata)
 
 
-def load_member(path: Path) -> Predictor:
+def load_member(path: Path) -> BasePredictor:
     """The predictor that :func:`save_member` or :func:`save_trial` wrote."""
     return cast("Ensemble", load_posterior(path)).members[0]

@@ -300,6 +300,10 @@ CSV = {
         "was taken for the times. Name the times' column with --time and the sequences' column with "
         "--sequence-column, or pass --no-time if the file has no times.",
     ),
+    "closed.csv": (
+        "t,a\n0,1\n1,not open\n2,3\n",
+        "'not open' is not a number. If it stands for a missing value, pass --missing 'not open'. Otherwise: Leave",
+    ),
     "patients.csv": (
         "run,when,a\nfirst,0,2\nfirst,1,2\n",
         "was taken for the times. If it has the names of sequences, pass --sequence-column 'run'. Name",

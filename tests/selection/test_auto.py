@@ -335,6 +335,7 @@ def test_reports():
         "broken failed: too few frames",
         "Not tried because of the time budget: slow.",
     ]
+    assert replace(report, hidden=29).conclusions()[1] == "These are few: errors, weights and intervals may be far off."
     two = Report("impute", [mean, replace(model, name="cycle, model")], ensemble, 77, ["slow", "slow, too"])
     assert two.conclusions()[1] == "Chosen: 80 % cycle, model; 20 % mean."
     assert two.conclusions()[-1] == "Not tried because of the time budget: slow; slow, too."
