@@ -94,7 +94,7 @@ class EnsemblePrediction(Outputs):
         """The disagreement (n, D) about some frames, averaged over those of each sequence."""
         part = torch.arange(len(self.parts.lengths)).repeat_interleave(torch.tensor(self.parts.lengths)).to(rows.device)
         scale, group = self._scale.expand_as(between), part[rows].unsqueeze(-1).expand_as(between)
-        entries = (each.flatten() for each in (between, scale, group, self._hidden[rows]))
+        entries = (each.flatten().to(between.device) for each in (between, scale, group, self._hidden[rows]))
         return mean_disagreement(*entries).view_as(between)
 
     def interval(self, probability: float = 0.95) -> tuple[Tensor, Tensor]:

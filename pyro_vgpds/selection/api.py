@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -169,7 +170,10 @@ def auto(
             combine = partial(choose, limits=find_limits(data))
         else:
             combine = partial(choose_pool, is_continuous=are_continuous(outputs))
-        choice = combine([trial.found for trial in trials], outcome.entries, scale)
+        known = outcome.entries
+        if not refit and known.gain is not None:
+            known = replace(known, gain=1.0)  # the candidates of the comparison are not trained on more sequences
+        choice = combine([trial.found for trial in trials], known, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
         if refit:

@@ -356,3 +356,15 @@ def test_a_report_of_one_chosen_baseline_compares_it_with_nothing():
     assert chosen == "Chosen: 100 % last cycle."
     assert wins.endswith("(25 % more). No model is part of the result.")
     assert advice.startswith("If you know the period, a model that has it may be better: for a daily cycle temporal=")
+
+
+def test_intervals_of_new_sequences_are_narrower_after_training_on_all_of_them():
+    data, names = make_data(sequences=4), ["nearest neighbour", "probabilistic PCA"]
+    again, kept = (
+        auto(data, "reconstruct", candidates=[], baselines=names, refit=refit).combination("reconstruct")
+        for refit in (True, False)
+    )
+    gain = math.sqrt((1.0 + 1.0 / 4.0) / (1.0 + 1.0 / 3.0))
+    torch.testing.assert_close(again.calibration.factor, gain * kept.calibration.factor)
+    torch.testing.assert_close(again.weights, kept.weights)
+    assert again.disagreement == kept.disagreement is not None
