@@ -27,7 +27,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_hidden, check_task
-from pyro_vgpds.prediction.combination import find_limits
+from pyro_vgpds.prediction.combination import find_growth_limits, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.member import Member
 from pyro_vgpds.pyro_state import one_at_a_time
@@ -171,7 +171,8 @@ def auto(
         if outputs is None:
             combine = partial(choose, limits=find_limits(data))
         else:
-            combine = partial(choose_pool, is_continuous=are_continuous(outputs))
+            limits = find_growth_limits(data, outputs) if task == "forecast" else None
+            combine = partial(choose_pool, is_continuous=are_continuous(outputs), limits=limits)
         choice = combine([trial.found for trial in trials], outcome.entries, scale)
         used = choice.combination.used
         kept = [trial for trial, use in zip(trials, used.tolist(), strict=True) if use]
