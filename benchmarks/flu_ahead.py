@@ -36,6 +36,7 @@ from pyro_vgpds.experiments.answer import exposed
 from pyro_vgpds.experiments.flu import AHEAD, forecast_cases
 from pyro_vgpds.experiments.record import Folder
 from pyro_vgpds.likelihoods import NegativeBinomial
+from pyro_vgpds.prediction.combination import find_growth_limits
 from pyro_vgpds.selection.distributions import predict_distribution
 from pyro_vgpds.selection.output_baselines import fit_to_held_out
 from pyro_vgpds.selection.pooling import pool, pool_weights
@@ -92,9 +93,12 @@ class Origins:
         earlier = [origin - HORIZON * k for k in range(EARLIER, 0, -1)]
         found = [*(HeldOut.join([self.of_model(name, week) for week in earlier]) for name in self.models), before]
         tests = {**{name: self.of_model(name, origin) for name in self.models}, CYCLE: cycle}
-        weights = pool_weights(found, self.part(origin).output_scales)
+        known = self.part(origin)
+        limits = find_growth_limits(known, NegativeBinomial())
+        assert limits is not None
+        weights = pool_weights([limits.clamp_means(member) for member in found], known.output_scales)
         used = weights > 0.0
-        members = [test for test, use in zip(tests.values(), used.tolist(), strict=True) if use]
+        members = [limits.clamp_means(test) for test, use in zip(tests.values(), used.tolist(), strict=True) if use]
         tests[POOL] = pool(members, weights[used])
         return {name: _scores(test) for name, test in tests.items()}
 

@@ -173,3 +173,21 @@ def test_distributed():
     assert set(result) == {"difference", "speedup", "bytes_per_step"}
     assert result["difference"] < 1e-10
     assert result["bytes_per_step"] <= 2 * 8 * (50 * 50 + 50 * 50)
+
+
+def test_standard_errors_of_overlapping_windows():
+    flu_ahead = importlib.import_module("benchmarks.flu_ahead")
+    x = np.random.default_rng(0).standard_normal(400)
+    alone = np.std(x, ddof=1) / 20.0
+    assert flu_ahead.standard_error(x, 0) == pytest.approx(alone)
+    assert flu_ahead.standard_error(np.repeat(x[:200], 2), 1) == pytest.approx(
+        np.std(np.repeat(x[:200], 2), ddof=1) / 20.0 * 1.5**0.5, rel=0.05
+    )
+
+
+def test_differences_of_heavy_tails_are_those_of_the_same_seeds():
+    heavy_tails = importlib.import_module("benchmarks.heavy_tails")
+    first = [{"RMSE": 1.0}, {"RMSE": 3.0}]
+    assert heavy_tails.summary(first, first) == {"RMSE": 2.0}
+    found = heavy_tails.summary([{"RMSE": 1.5}, {"RMSE": 3.7}], first)
+    assert found == {"RMSE": 2.6, "RMSE, difference": "+0.6000 ± 0.1000"}

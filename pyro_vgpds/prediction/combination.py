@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the members of an ensemble are combined: weights, calibration, and limits.
 
-Outputs reach limits but do not pass them, such as zero for light, rain and sales. They are found in the data.
+Outputs reach limits but do not pass them, such as zero for light, rain and sales. They are found in the data. Means of
+counts ahead have limits of another kind: exp f has an enormous mean if the log rate f is uncertain.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from torch import Tensor
 from pyro_vgpds.data.parts import base_outputs
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import HeldOut
+from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.prediction.intervals import Calibration
 
-__all__ = ["Combination", "Limits", "find_limits"]
+__all__ = ["Combination", "Limits", "find_growth_limits", "find_limits"]
 
 _RUNS = 5  # separate times that an output must have been at its limit: a price that rises in steps is not at one
 _PART = 0.05  # of the observed entries that must be at the limit
 _FEW_RUNS, _MOST = 3, 0.5  # the same for an output that is there for most of the time, such as rain in dry weather
+_GROWTH = 2.0  # times the largest count of an output: the largest mean of a forecast
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,21 @@ def find_limits(data: Sequences) -> Limits | None:
     if not bool((lower.isfinite() | upper.isfinite()).any()):
         return None
     return Limits(lower, upper)
+
+
+def find_growth_limits(data: Sequences, likelihood: Likelihood) -> Limits | None:
+    """Limits of the means of forecasts: twice the largest observed count of each output; none for other outputs.
+
+    :param data: the training sequences.
+    :param likelihood: of the outputs.
+    :returns: None without counts, and if each entry has its own exposure, since rates are what can be compared then.
+    """
+    y = base_outputs(data)
+    is_count = torch.tensor([likelihood.has_exposure(output) for output in range(y.shape[1])], device=y.device)
+    if not bool(is_count.any()) or (data.exposure is not None and data.exposure.dim() > 1):
+        return None
+    upper = _GROWTH * y.nan_to_num(nan=0.0).amax(0).clamp_min(1.0)
+    return Limits(torch.full_like(upper, -torch.inf), torch.where(is_count, upper, torch.inf))
 
 
 def _previous(seen: Tensor, lengths: tuple[int, ...]) -> Tensor:

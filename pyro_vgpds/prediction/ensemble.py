@@ -22,7 +22,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import check_task
 from pyro_vgpds.formatting import Default, counted
 from pyro_vgpds.prediction.arguments import ONLY, OneSequence, SequenceLike, read_new_data, resolve_sequence
-from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.combination import Combination, Limits, find_growth_limits
 from pyro_vgpds.prediction.disagreement import mean_disagreement
 from pyro_vgpds.prediction.marginals import put_known
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
@@ -248,7 +248,14 @@ class Ensemble(BasePredictor):
         combination = self.combination(task)
         if not self.is_gaussian:
             weights = combination.weights[combination.used].mean(1).to(found[0].t)
-            return MixturePrediction(found, weights, combination.spread)
+            limits = self._growth_limits() if task == "forecast" else None
+            return MixturePrediction(found, weights, combination.spread, limits)
         hidden = None if seen is None else ~seen.isfinite()
         scale, members = self.data.output_scales[: self.num_outputs], combination.take(combination.used)
         return EnsemblePrediction(found, members, seen if fill else None, hidden, scale)
+
+    def _growth_limits(self) -> Limits | None:
+        """Limits of the means of counts ahead. They depend on the data, which may be longer than at the comparison."""
+        values = (getattr(member, "likelihood", None) for member in self.members)
+        value = next((value for value in values if value is not None), None)
+        return None if value is None else find_growth_limits(self.data, value.likelihood)

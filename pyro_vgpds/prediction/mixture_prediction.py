@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_probability
+from pyro_vgpds.prediction.combination import Limits
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.quantiles import invert
 from pyro_vgpds.types import ArrayLike
@@ -32,6 +33,7 @@ class MixturePrediction(Outputs):
     :param spread: c, by which the mixture F is wider: the distribution is Φ(Φ⁻¹(F) / c) with that of a standard
         Gaussian, Φ. Medians and means stay, and variances are multiplied by c², which is exact for a Gaussian. It is
         for continuous outputs. Default: 1, the mixture itself.
+    :param limits: of the means of the components, for numbers that are not known. Default: none.
 
     >>> import torch
     >>> from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
@@ -41,8 +43,10 @@ class MixturePrediction(Outputs):
     True
     """
 
-    def __init__(self, components: Sequence[Outputs], weights: Tensor, spread: float = 1.0) -> None:
-        self.components, self.weights, self.spread = list(components), weights, spread
+    def __init__(
+        self, components: Sequence[Outputs], weights: Tensor, spread: float = 1.0, limits: Limits | None = None
+    ) -> None:
+        self.components, self.weights, self.spread, self.limits = list(components), weights, spread, limits
         first = self.components[0]
         super().__init__(first.t, first.data, first.include_noise, first.parts)
         self.is_gaussian = all(part.is_gaussian for part in self.components)
@@ -56,7 +60,7 @@ class MixturePrediction(Outputs):
         :param include_noise: with noise or without.
         :raises ValueError: if a component is that of a baseline, which has no function without noise.
         """
-        return self._each("with_noise", include_noise, "always includes noise")
+        return self._each("with_noise", include_noise, "always includes noise", self.limits)
 
     def with_exposure(self, exposure: ArrayLike) -> MixturePrediction:
         """The prediction for counts with other exposures.
@@ -64,16 +68,15 @@ class MixturePrediction(Outputs):
         :param exposure: (D,) or (T, D), positive; 1 for outputs that are not counts.
         :raises ValueError: if the shape is another, an exposure is not positive, or an output has none.
         """
-        return self._each("with_exposure", exposure, "has no exposure")
+        return self._each("with_exposure", exposure, "has no exposure", None)  # limits are those of other exposures
 
-    def _each(self, method: str, argument: object, fault: str) -> MixturePrediction:
+    def _each(self, method: str, argument: object, fault: str, limits: Limits | None) -> MixturePrediction:
         """The mixture of what a method of all components returns; a ValueError if a component does not have it."""
         for part in self.components:
             if not hasattr(part, method):
                 raise ValueError(f"a {type(part).__name__}, one of the components, {fault}.")
-        return MixturePrediction(
-            [getattr(part, method)(argument) for part in self.components], self.weights, self.spread
-        )
+        parts = [getattr(part, method)(argument) for part in self.components]
+        return MixturePrediction(parts, self.weights, self.spread, limits)
 
     def _mix(self, values: Callable[[Outputs], Tensor]) -> Tensor:
         total = torch.zeros(self.shape, dtype=self.t.dtype, device=self.t.device)
@@ -82,8 +85,13 @@ class MixturePrediction(Outputs):
         return total
 
     def _make_moments(self) -> tuple[Tensor, Tensor]:
-        mean = self._mix(lambda part: part.mean)
-        return mean, self.spread**2 * self._mix(lambda part: part.variance + (part.mean - mean).square())
+        mean = self._mix(self._limited_mean)
+        return mean, self.spread**2 * self._mix(lambda part: part.variance + (self._limited_mean(part) - mean).square())
+
+    def _limited_mean(self, part: Outputs) -> Tensor:
+        if self.limits is None:
+            return part.mean
+        return torch.where(part.variance > 0.0, self.limits.clamp(part.mean), part.mean)
 
     @property
     def is_whole(self) -> Tensor:

@@ -27,7 +27,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error, score
 from pyro_vgpds.evaluation.splits import HeldOut, check_hidden, check_task, default_task
-from pyro_vgpds.prediction.combination import find_limits
+from pyro_vgpds.prediction.combination import find_growth_limits, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
@@ -169,7 +169,8 @@ def auto(
         if outputs is None:
             combine = partial(choose, limits=find_limits(data))
         else:
-            combine = partial(choose_pool, is_continuous=are_continuous(outputs))
+            limits = find_growth_limits(data, outputs) if task == "forecast" else None
+            combine = partial(choose_pool, is_continuous=are_continuous(outputs), limits=limits)
         known = outcome.entries
         if not refit and known.gain is not None:
             known = replace(known, gain=1.0)  # the candidates of the comparison are not trained on more sequences

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.prediction.combination import Combination
+from pyro_vgpds.prediction.combination import Combination, Limits
 from pyro_vgpds.prediction.intervals import Calibration
 from pyro_vgpds.prediction.mixture_prediction import spread_density, spread_probability
 from pyro_vgpds.prediction.quantiles import invert
@@ -168,14 +168,23 @@ def _with_spread(found: HeldOut, spread: float) -> HeldOut:
     return replace(found, variance=variance, log_density=density, cdf=spread_probability(cdf, spread), ends=ends)
 
 
-def choose_pool(found: Sequence[HeldOut], entries: Entries, scale: Tensor, is_continuous: bool = False) -> Choice:
+def choose_pool(
+    found: Sequence[HeldOut],
+    entries: Entries,
+    scale: Tensor,
+    is_continuous: bool = False,
+    limits: Limits | None = None,
+) -> Choice:
     """Combine candidates; the predictions of the choice have weights that were chosen on other held-out entries.
 
     :param found: the held-out predictions of each candidate.
     :param entries: where the held-out entries are.
     :param scale: as in :func:`pool_weights`.
     :param is_continuous: as in :func:`pool_weights`.
+    :param limits: of the means. Default: none.
     """
+    if limits is not None:
+        found = [limits.clamp_means(member) for member in found]
     fold = folds_of(entries)
     parts, places = [], []
     for number in fold.unique():

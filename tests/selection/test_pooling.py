@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The automatic choice for outputs that are not Gaussian: pools, their weights, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,13 +10,15 @@ import torch
 from pyro_vgpds import Ensemble, Sequences, auto, load_posterior, save_posterior
 from pyro_vgpds.baselines import OutputBaseline
 from pyro_vgpds.evaluation import hold_out
+from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.likelihoods import NegativeBinomial
-from pyro_vgpds.prediction import Calibration, Combination
+from pyro_vgpds.likelihoods import ByColumn, NegativeBinomial, Poisson, StudentT
+from pyro_vgpds.prediction import Calibration, Combination, Limits
+from pyro_vgpds.prediction.combination import find_growth_limits
 from pyro_vgpds.prediction.mixture_prediction import MixturePrediction
 from pyro_vgpds.selection import Configuration, Report
 from pyro_vgpds.selection.distributions import covered, predict_distribution
-from pyro_vgpds.selection.pooling import pool, pool_weights
+from pyro_vgpds.selection.pooling import choose_pool, pool, pool_weights
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models, propose_origins
 
@@ -220,3 +224,67 @@ def test_heavy_tails_are_pooled_with_gaussian_outputs():
     lower, upper = found.reconstruct(t, y, 0, fill=True).interval(0.9)
     assert (upper > lower)[hidden].all()
     assert torch.equal(lower[~hidden], data.read()[~hidden])
+
+
+def growing(exposure=None):
+    t = np.arange(12.0)
+    y = np.stack([np.minimum(t, 7.0), 3.0 * t % 5.0, np.zeros(12)], 1)
+    y[3, 0] = np.nan
+    return Sequences(t, y, exposure=exposure)
+
+
+def test_limits_of_counts_ahead():
+    limits = find_growth_limits(growing(), NegativeBinomial())
+    assert limits.upper.tolist() == [14.0, 8.0, 2.0]
+    assert limits.lower.tolist() == [-np.inf] * 3
+    mixed = ByColumn([(StudentT(), [0, 2]), (Poisson(), [1])])
+    mixed.meet(3)
+    assert find_growth_limits(growing(), mixed).upper.tolist() == [np.inf, 8.0, np.inf]
+    assert find_growth_limits(growing(), StudentT()) is None
+    assert find_growth_limits(growing(np.ones((12, 3))), NegativeBinomial()) is None
+    assert find_growth_limits(growing(np.full(3, 2.0)), NegativeBinomial()).upper.tolist() == [14.0, 8.0, 2.0]
+
+
+def test_means_of_a_pool_of_counts_ahead_are_limited():
+    data = growing()
+    small = replace(SMALL, latent_dim=1, num_inducing=5, num_steps=3)
+    members = [small.fit(data, seed) for seed in (0, 1)]
+    weights = torch.tensor([0.25, 0.75]).double()
+    combination = Combination(weights.unsqueeze(-1).expand(-1, 3), Calibration.none(3), is_pool=True)
+    ensemble = Ensemble(members, {"forecast": combination})
+    found, parts = ensemble.forecast([12.0]), [member.forecast([12.0]) for member in members]
+    assert found.limits.upper.tolist() == [14.0, 8.0, 2.0]
+    assert ensemble.impute().limits is None
+    assert ensemble.extended([12.0], [[90.0, np.nan, np.nan]], 0).forecast([13.0]).limits.upper[0] == 180.0
+    low = Limits(torch.zeros(3).double(), torch.tensor([4.0, 1.0, 0.01]).double())
+    assert bool((torch.stack([part.mean for part in parts]) > low.upper).any())
+    limited = MixturePrediction(parts, weights, limits=low)
+    means = [torch.minimum(part.mean, low.upper) for part in parts]
+    mean = 0.25 * means[0] + 0.75 * means[1]
+    torch.testing.assert_close(limited.mean, mean)
+    variance = sum(w * (part.variance + (m - mean).square()) for w, part, m in zip(weights, parts, means, strict=True))
+    torch.testing.assert_close(limited.variance, variance)
+    torch.testing.assert_close(limited.with_noise(True).mean, mean)
+    assert limited.with_exposure([2.0, 1.0, 1.0]).limits is None
+    seen = ensemble.reconstruct([12.0], [[90.0, np.nan, np.nan]], 0, fill=True)
+    known = MixturePrediction(seen.components, weights, limits=low)
+    assert known.mean[0, 0] == 90.0  # it is no prediction
+    torch.testing.assert_close(found.log_probs(np.ones((1, 3))), limited.log_probs(np.ones((1, 3))))
+
+
+def test_weights_of_counts_ahead_belong_to_limited_means():
+    """Without a limit, the member with an enormous mean has no weight."""
+    rng = np.random.default_rng(0)
+    density = np.log(rng.random((2, 60)))
+    wild = torch.full((60,), 0.1).double()
+    wild[0] = 1e4
+    found = [held_out(density[0]), held_out(density[1], wild)]
+    ends = torch.zeros(60, 2).double()
+    found = [replace(member, ends=ends) for member in found]
+    zeros = torch.zeros(60).long()
+    entries = Entries(zeros, torch.arange(60.0), torch.arange(60) // 30, zeros.bool(), zeros)
+    limits = Limits(torch.tensor([-np.inf]), torch.tensor([0.15]))
+    free, limited = (choose_pool(found, entries, torch.ones(1), limits=each) for each in (None, limits))
+    assert free.shares.tolist() == [1.0, 0.0]
+    assert float(limited.shares.min()) > 0.2
+    assert float(limited.found.mean.max()) <= 0.15
