@@ -20,7 +20,10 @@ SOURCES = (
 #: without code for special instruction sets
 PLAIN = ("kernels/_programs", "mapping/_bound", "mapping/_factors", "temporal/_natural", "training/_adam")
 #: with code for AVX-512
-LARGEST = ("mapping/_midpoint", "mapping/_terms", "mapping/_weighted", "likelihoods/_tangents", "temporal/_tiles")
+LARGEST = (
+    "mapping/_midpoint", "mapping/_inducing", "mapping/_terms", "mapping/_weighted", "likelihoods/_tangents",
+    "temporal/_chains", "temporal/_tiles",
+)  # fmt: skip
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux" or shutil.which("gcc") is None, reason="needs gcc on Linux"),
