@@ -8,8 +8,8 @@
 //   covariance                  K_MM, which the sums do not need: a thread can compute it meanwhile
 //   forward                     Psi1^T y and the sums of Psi2 of a range of rows
 //   sums                        of all ranges
-//   whiten, spectrum            A = L^-1 Psi2 L^-T, and the terms of outputs with one noise each from its eigenvalues
-//   cholesky                    the terms of outputs with one noise for all, unless rounding makes a matrix indefinite
+//   cholesky, resolvents        the terms of outputs with one noise for all, or each, unless rounding makes a matrix indefinite
+//   whiten, spectrum            A = L^-1 Psi2 L^-T, and these terms from its eigenvalues in any case
 //   backward                    the gradients of a range of rows
 //   end                         sums over the ranges
 //
@@ -30,6 +30,8 @@ typedef struct {
     int (*spectrum)(long C, long M, long W, long R, const double *e, const double *u, const double *L, const double *psi0,
                     const double *v, const double *beta, const double *count, double *values, double *g_psi0, double *g_v,
                     double *g_psi2, double *g_beta, double *g_K);
+    int (*resolvents)(long M, long W, const double *X, const double *L, double psi0, const double *v, const double *beta,
+                      const double *count, double *numbers, double *g_v, double *g_psi2, double *g_beta, double *g_K);
     int (*sandwich)(long M, const double *A, const double *X, double *out);
     int (*joint_gradients)(long M, long Q, const double *z, const double *w, double jitter, const double *K,
                            const double *g_K, const double *decay, const double *psi2, const double *g, double *g_sums,
@@ -207,6 +209,30 @@ int bound_spectrum(const problem *P, const double *e, const double *u, long want
                                 wanted ? own.g_v : NULL, g_psi2, g_beta, g_K);
     if (!failed) add_noise(P, value, g_beta, wanted, numbers);
     if (!failed && wanted) failed = begin_gradients(P, &own, g_psi2, g_K, g_psi0);
+    free(memory);
+    return failed;
+}
+
+// The same without eigenvalues, and more numbers (4): the least pivot of B relative to that of K, and the slack. Returns 2 if
+// B is not positive definite.
+int bound_resolvents(const problem *P, long wanted, double *numbers) {
+    const long M = P->M, noises = P->noises, square = M * M;
+    kept own;
+    make_kept(P, &own);
+    double *memory = allocate(sizeof(double) * (2 * square + 3 * noises));
+    if (!memory) return 1;
+    double *g_psi2 = memory, *g_K = g_psi2 + square, *beta = g_K + square, *count = beta + noises, *g_beta = count + noises;
+    const double psi0 = P->scale * (double)P->N;
+    double found[4];  // the terms, the gradient in psi0, the least pivot of L^-1 B L^-T, and the trace of L^-1 Psi2 L^-T
+    for (long k = 0; k < noises; k++) beta[k] = 1.0 / P->noise[k], count[k] = P->count;
+    int failed = P->F->resolvents(M, noises, P->sums + M * P->R, own.L, psi0, P->sums, beta, count, found,
+                                  wanted ? own.g_v : NULL, g_psi2, g_beta, g_K);
+    if (!failed && !(found[2] > 0.0)) failed = 2;
+    if (!failed) {
+        add_noise(P, found[0], g_beta, wanted, numbers);
+        numbers[2] = sqrt(found[2]), numbers[3] = psi0 - found[3];
+    }
+    if (!failed && wanted) failed = begin_gradients(P, &own, g_psi2, g_K, found[1]);
     free(memory);
     return failed;
 }

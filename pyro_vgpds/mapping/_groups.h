@@ -256,17 +256,20 @@ NOINLINE void NAME(finish_row)(const problem *P, const batch *B, const NAME(sums
                                double *grad_a, double *grad_r, double *grad_mu, double *dz) {
     const long Q = P->Q, width = B->width;
     const double *mu = P->mu + n * Q, *r = P->r + n * Q;
-    double S0 = 0;
-    for (long m = 0; m < P->Mpad; m++) {
+    for (long m = 0; m < P->Mpad; m += ROWS) {
         const long place = m / ROWS * S->rows + i;
-        const double *row = (const double *)(S->by_row + place * FOLD) + m % ROWS;
-        const double *column = S->by_column + place * ROWS * ROWS + m % ROWS * ROWS;
-        h[m] = 0;
-        for (long e = 0; e < FOLD * LANES; e += ROWS) h[m] += row[e];
-        for (long e = 0; e < ROWS; e++) h[m] += column[e];
-        S0 += h[m];
+        const double *row = (const double *)(S->by_row + place * FOLD), *column = S->by_column + place * ROWS * ROWS;
+        each (long k = 0; k < ROWS; k++) {
+            const double *own = column + k * ROWS;
+            double total = (own[0] + own[1]) + (own[2] + own[3]);
+            each (long e = k; e < FOLD * LANES; e += ROWS) total += row[e];
+            h[m + k] = total;
+        }
     }
     for (long m = P->Mpad; m < width; m++) h[m] = 0;
+    vec sum = splat(0);
+    for (long m = 0; m < width; m += LANES) sum += pairs_at(h + m);
+    const double S0 = NAME(lane_sum)(sum);
     grad_a[n] = S0;
     for (long q = 0; q < Q; q++) {
         vec first = splat(0), second = splat(0);
@@ -340,6 +343,30 @@ TARGET static int NAME(backward_groups)(const problem *P, const double *mask, co
     }
     NAME(finish_points)(P, &B, dz, sums.D, grad_z);
     free(work);
+    return 0;
+}
+
+// g (C,S), panels, times decay in the order of the blocks; group C is the sum of those that are `full`.
+// W (S), if it is not null: sum_c g V.
+TARGET static int NAME(pack_groups)(long Mpad, const groups *S, const double *g, const double *decay, const double *V,
+                                    double *packed, double *W) {
+    const long C = S->C, panels = panels_size(Mpad);
+    if (W) memset(W, 0, panels * sizeof(double));
+    for (long m = 0; m < Mpad; m += ROWS)
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, packed += (C + 1) * BLOCK) {
+            const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
+            double *all = packed + C * BLOCK;
+            memset(all, 0, BLOCK * sizeof(double));
+            for (long c = 0; c < C; c++) {
+                const double *from = g + c * panels + e, *value = W ? V + c * panels + e : from;
+                double *own = packed + c * BLOCK;
+                prefetch_block(from + BLOCK);
+                prefetch_block(value + BLOCK);
+                for (long i = 0; i < size; i++) own[i] = from[i] * decay[e + i];
+                for (long i = 0; W && i < size; i++) W[e + i] += from[i] * value[i];
+                for (long i = 0; S->full[c] && i < size; i++) all[i] += own[i];
+            }
+        }
     return 0;
 }
 
@@ -443,29 +470,6 @@ static void write_block(const groups *S, const double *sums, long size, long e, 
         else
             for (long i = 0; i < size; i++) to[i] = (own[i] + full * all[i]) * decay[e + i];
     }
-}
-
-// g (C,S), panels, times decay in the order of the blocks; group C is the sum of those that are `full`.
-// W (S), if it is not null: sum_c g V.
-static void pack_groups(long Mpad, const groups *S, const double *g, const double *decay, const double *V,
-                        double *packed, double *W) {
-    const long C = S->C, panels = panels_size(Mpad);
-    if (W) memset(W, 0, panels * sizeof(double));
-    for (long m = 0; m < Mpad; m += ROWS)
-        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, packed += (C + 1) * BLOCK) {
-            const long size = min(BLOCK, panel_start(Mpad, m + ROWS) - e);
-            double *all = packed + C * BLOCK;
-            memset(all, 0, BLOCK * sizeof(double));
-            for (long c = 0; c < C; c++) {
-                const double *from = g + c * panels + e, *value = W ? V + c * panels + e : from;
-                double *own = packed + c * BLOCK;
-                prefetch_block(from + BLOCK);
-                prefetch_block(value + BLOCK);
-                for (long i = 0; i < size; i++) own[i] = from[i] * decay[e + i];
-                for (long i = 0; W && i < size; i++) W[e + i] += from[i] * value[i];
-                for (long i = 0; S->full[c] && i < size; i++) all[i] += own[i];
-            }
-        }
 }
 
 #endif

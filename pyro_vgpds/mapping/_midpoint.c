@@ -156,10 +156,11 @@ INLINE void NAME(exp2_any)(vec *x) {
     each (int i = 0; i < ROWS; i++) x[i] *= x[i];
 }
 
+// The sum of the lanes, in pairs: one after the other would each wait for the last
 INLINE double NAME(lane_sum)(wide x) {
-    double total = 0;
-    for (int lane = 0; lane < LANES / PARTS; lane++) total += x[lane];
-    return total;
+    each (long half = LANES / PARTS / 2; half > 0; half /= 2)
+        each (long lane = 0; lane < half; lane++) x[lane] += x[lane + half];
+    return x[0];
 }
 
 // The rows from n on as lanes, with zeros in the lanes at or past n1
@@ -604,7 +605,7 @@ int grouped_pack(long N, long M, long C, const double *mask, const double *g, co
     groups S;
     double *factor = make_decay(M, decay, 0.5);
     const int failed = find_groups(&S, N, C, mask) || !factor;
-    if (!failed) pack_groups(rounded(M, ROWS), &S, g, factor, V, packed, W);
+    if (!failed) DISPATCH(pack_groups, rounded(M, ROWS), &S, g, factor, V, packed, W);
     free(S.full);
     free(factor);
     return failed;

@@ -25,6 +25,7 @@ from pyro_vgpds.mapping.group_terms import LEAST_PIVOT, check_finite
 __all__ = ["BoundInputs", "bound_is_compiled", "compiled_bound"]
 
 _EPS = torch.finfo(torch.float64).eps
+_MOST_NOISES = 10  # noises per inducing input up to which sums of inverses take less time than eigenvectors
 _NAMES = {
     "numbers": "F N M Q R noises single parts",
     "inputs": "mean variance z w y noise squares used",
@@ -36,7 +37,7 @@ _NAMES = {
 class _Functions(ctypes.Structure):
     """The struct ``functions`` of ``_bound.c``."""
 
-    _fields_: ClassVar = [(f"function{i}", ctypes.c_void_p) for i in range(10)]
+    _fields_: ClassVar = [(f"function{i}", ctypes.c_void_p) for i in range(11)]
 
 
 class _Problem(ctypes.Structure):
@@ -59,6 +60,7 @@ _library = Library(
     bound_whiten="ppp",
     bound_spectrum="ppp n p",
     bound_cholesky="p n p",
+    bound_resolvents="p n p",
     bound_backward="p nnn",
     bound_end="pp",
 )
@@ -175,15 +177,18 @@ class _Evaluation:
             for name, x in zip(_NAMES["outputs"].split()[3:], self._results, strict=True):
                 setattr(self._problem, name, x.data_ptr())
         numbers = (ctypes.c_double * 4)()
-        if self._problem.noises > 1 or not self._cholesky(wanted, numbers):
+        if self._problem.noises > _MOST_NOISES * self._problem.M or not self._factorised(wanted, numbers):
             self._spectrum(wanted, numbers)
         value, most = numbers[:2]
         check_ceiling(value, most, self._least, self._groups)
         return value
 
-    def _cholesky(self, wanted: bool, numbers: ctypes.Array[ctypes.c_double]) -> bool:
-        """Compute them with one noise for all outputs; False if rounding errors have made a matrix indefinite."""
-        failed = self._library.bound_cholesky(self._address, wanted, numbers)
+    def _factorised(self, wanted: bool, numbers: ctypes.Array[ctypes.c_double]) -> bool:
+        """Compute them without eigenvalues; False if rounding errors have made a matrix indefinite."""
+        one = self._problem.noises == 1
+        failed = (self._library.bound_cholesky if one else self._library.bound_resolvents)(
+            self._address, wanted, numbers
+        )
         if failed == 2 or not numbers[2] >= LEAST_PIVOT:
             return False
         _check_memory(failed)

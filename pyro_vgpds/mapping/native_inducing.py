@@ -64,13 +64,14 @@ _library = Library(
     inducing_joint_gradients="nn pp r ppppppppp",
     inducing_whiten="nn ppp",
     inducing_spectrum="nnnn ppppppppppppp",
+    inducing_resolvents="nn pp r pppppppp",
     inducing_sandwich="n ppp",
 )
 
 
 def entries() -> tuple[int, ...]:
     """The addresses of the compiled functions that ``_bound.c`` calls, 0 if they were not built."""
-    names = "covariance", "whiten", "spectrum", "sandwich", "joint_gradients"
+    names = "covariance", "whiten", "spectrum", "resolvents", "sandwich", "joint_gradients"
     return tuple(_library.address(f"inducing_{name}") for name in names)
 
 

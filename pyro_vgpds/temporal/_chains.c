@@ -477,13 +477,7 @@ INLINE void ISA(store)(const group *g, double *const *to, long i, vec x) {
     for (int lane = 0; lane < g->lanes; lane++) to[lane][i] = x[lane];
 }
 INLINE void ISA(add)(const group *g, double *const *to, long i, vec x) {
-    if (g->shared && g->lanes == LANES) {
-        for (int half = LANES / 2; half > 0; half /= 2)
-            for (int lane = 0; lane < half; lane++) x[lane] += x[lane + half];
-        to[0][i] += x[0];
-        return;
-    }
-    for (int lane = 0; lane < g->lanes; lane++) to[lane][i] += x[lane];
+    for (int lane = 0; lane < g->lanes; lane++) to[lane][i] += x[lane];  // the same number, if chains share their kernel
 }
 INLINE vec ISA(larger)(vec x, vec y) {
     for (int lane = 0; lane < LANES; lane++) x[lane] = x[lane] < y[lane] ? y[lane] : x[lane];  // a NaN stays

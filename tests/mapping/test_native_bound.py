@@ -101,10 +101,11 @@ def test_what_is_left_to_the_steps():
     assert not bound_is_compiled(torch.ones(gaps.num_outputs).double(), masked)
 
 
-def test_matrices_that_rounding_makes_indefinite(monkeypatch):
-    given = arguments(*problem(20, 6, 3, 4, shared=True), None)
+@pytest.mark.parametrize("shared", [False, True], ids=["noise for each output", "one noise"])
+def test_matrices_that_rounding_makes_indefinite(monkeypatch, shared):
+    given = arguments(*problem(20, 6, 3, 4, shared=shared), None)
     wanted, others = compiled_bound(*given)
-    monkeypatch.setattr(native_bound, "LEAST_PIVOT", 1e9)  # so that eigenvalues take the place of the Cholesky factor
+    monkeypatch.setattr(native_bound, "LEAST_PIVOT", 1e9)  # so that eigenvalues take the place of factors
     found, gradients = compiled_bound(*given)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0.0)
     for one, other in zip(gradients, others, strict=True):
@@ -139,6 +140,7 @@ def test_errors_are_those_of_the_steps(monkeypatch):
     with pytest.raises(NumericalError, match="not finite"):
         compiled_bound(inputs._replace(mean=torch.where(inputs.mean > 1.0, torch.nan, inputs.mean)), groups, None)
     assert compiled_bound(inputs._replace(z=torch.zeros_like(inputs.z)), groups, 0.0) is None  # K_MM needs more jitter
+    monkeypatch.setattr(native_bound, "LEAST_PIVOT", 1e9)
     e, u = torch.linalg.eigh(torch.eye(6).double())
     monkeypatch.setattr(torch.linalg, "eigh", lambda A: (0.0 * e, 1e3 * u))
     with pytest.raises(NumericalError, match="exceeds the largest log density"):
