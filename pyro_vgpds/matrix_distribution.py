@@ -8,8 +8,11 @@ from typing import TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
 
-__all__ = ["MatrixDistribution"]
+from pyro_vgpds.types import Shape
+
+__all__ = ["IntegratedDistribution", "MatrixDistribution"]
 
 D = TypeVar("D", bound="MatrixDistribution")
 
@@ -25,3 +28,10 @@ class MatrixDistribution(TorchDistribution):
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
         return new
+
+
+class IntegratedDistribution(MatrixDistribution):
+    """Outputs with latent variables integrated out: only their bound is computed."""
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} is for the bound; sample the model itself.")

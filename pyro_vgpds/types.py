@@ -14,7 +14,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ArrayLike", "Context", "DataLike", "PathLike", "PlainContext", "Shape"]
+__all__ = ["ArrayLike", "Context", "DataLike", "DetachedContext", "PathLike", "Shape"]
 
 #: numbers or dates of one sequence: numpy, torch, pandas, or (nested) lists
 ArrayLike: TypeAlias = "np.ndarray | Tensor | pandas.DataFrame | pandas.Series | pandas.Index | Sequence[object]"
@@ -37,7 +37,7 @@ class Context(Protocol):
     def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
 
 
-class PlainContext:
+class DetachedContext:
     """A context without autograd, for those who call the forward and backward pass of a custom function themselves."""
 
     saved_tensors: tuple[Tensor, ...]

@@ -27,7 +27,7 @@ from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
-from pyro_vgpds.matrix_distribution import MatrixDistribution
+from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedGP", "ExplicitGP", "conditional_root", "expected_log_density", "optimum"]
@@ -124,7 +124,7 @@ class ExplicitGP(MatrixDistribution):
         return ExpectedGP(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedGP(MatrixDistribution):
+class ExpectedGP(IntegratedDistribution):
     """``log_prob`` is the expectation of that of :class:`ExplicitGP` under q(x), with moments (N, Q), and q(u).
 
     :raises ValueError: for several draws of hyperparameters at a time.
@@ -148,6 +148,3 @@ class ExpectedGP(MatrixDistribution):
         sums = sum_frames(own, prior.communicator)
         density = expected_log_density(sums, gp.noise, self.inducing.given(sums))
         return density if prior.communicator.size == 1 else density / prior.communicator.size
-
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        raise NotImplementedError("ExpectedGP is for the bound; sample the model itself.")

@@ -20,15 +20,14 @@ from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.quadrature import hermite_nodes
 from pyro_vgpds.likelihoods.value import LikelihoodValue, several_draws
 from pyro_vgpds.linalg import broadcast_shapes
-from pyro_vgpds.mapping.bound import check_slack, site_limits
+from pyro_vgpds.mapping.bound import site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.explicit import conditional_root, expected_log_density, optimum
-from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import OutputSites, site_moments
-from pyro_vgpds.mapping.sums import FrameSums, sum_frames
-from pyro_vgpds.matrix_distribution import MatrixDistribution
+from pyro_vgpds.mapping.sums import FrameSums, sum_frames, whitened_psi
+from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedOutputs", "ExplicitOutputs", "site_sums"]
@@ -47,14 +46,11 @@ def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, site
     """
     weight, linear = scaled_sites(sites, gp.output_mean, gp.output_scale)
     psi = gp.basis.expect(mean.double(), variance.double(), weight.mT, linear)
-    a, v = whiten(factor, psi.psi2), solve_triangular(factor, psi.psi1_y, upper=False)
-    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
-    unit = site_limits(weight.detach(), linear.detach()).seen
-    check_slack(slack, torch.cholesky_inverse(factor.detach()), psi.psi2, unit)
+    a, v, slack = whitened_psi(psi, factor, site_limits(weight.detach(), linear.detach()).seen)
     zeros = torch.zeros_like(slack)
     terms = mean_terms(sites, gp.output_mean) + sites.constant.sum()
     which = torch.arange(len(slack), device=slack.device)
-    return FrameSums(a, v, slack.clamp_min(0.0), which, zeros.detach(), zeros.detach(), -terms)
+    return FrameSums(a, v, slack, which, zeros.detach(), zeros.detach(), -terms)
 
 
 class ExplicitOutputs(MatrixDistribution):
@@ -123,7 +119,7 @@ class ExplicitOutputs(MatrixDistribution):
         return ExpectedOutputs(self, posterior, InducingGaussian.point(self.u) if q is None else q)
 
 
-class ExpectedOutputs(MatrixDistribution):
+class ExpectedOutputs(IntegratedDistribution):
     """``log_prob`` is the bound on the expected log density under q(x) and q(u), with Gaussian factors of the outputs.
 
     The factors are those that q(u) brings along (``outputs`` of :class:`~pyro_vgpds.mapping.InducingGaussian`), which
@@ -197,9 +193,6 @@ class ExpectedOutputs(MatrixDistribution):
         communicator = self.outputs.prior.communicator
         first = sum(communicator.all_gather(len(y))[: communicator.rank])
         return correction(given, self.x_mean, self.x_variance, y, sites, self.outputs.likelihood, first)
-
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        raise NotImplementedError("ExpectedOutputs is for the bound; sample the model itself.")
 
 
 def _one(sums: FrameSums) -> Tensor:

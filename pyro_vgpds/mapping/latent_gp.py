@@ -24,7 +24,7 @@ from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue, Psi
 from pyro_vgpds.mapping.rbf_site_bound import rbf_site_bound
-from pyro_vgpds.matrix_distribution import MatrixDistribution
+from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedLatent", "CollapsedOutputs", "GivenLatent", "LatentGP", "mean_terms", "scaled_sites"]
@@ -212,7 +212,7 @@ class GivenLatent(MatrixDistribution):
         return CollapsedOutputs(self, latent)
 
 
-class CollapsedOutputs(MatrixDistribution):
+class CollapsedOutputs(IntegratedDistribution):
     """``log_prob`` is the bound of the outputs with f and x integrated out.
 
     :param outputs: p(y given f); its f is not read.
@@ -242,6 +242,3 @@ class CollapsedOutputs(MatrixDistribution):
         evaluation = outputs.sites.tracked(likelihood, y, state, self.share)
         bound, evaluation.drawn = self.latent.evaluate(likelihood, y, evaluation.sites)
         return bound.expand(self.batch_shape)
-
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        raise NotImplementedError("CollapsedOutputs is for the collapsed bound; sample the model itself.")

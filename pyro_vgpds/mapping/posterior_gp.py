@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.linalg import solve_triangular
 
-from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
+from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky
+from pyro_vgpds.mapping.explicit import conditional_root
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
@@ -69,7 +70,7 @@ class PosteriorGP(MatrixDistribution):
     def _draw(self, x: Tensor, out: Tensor) -> None:
         """Fill ``out`` (B, T, D) with draws at x (B, T, Q)."""
         u, k = self.inducing, self._whitened(x)
-        root = None if u.basis.is_exact else self._rest(x, k)
+        root = None if u.basis.is_exact else conditional_root(u.basis.kernel, x, k)
         for part in u.columns():
             spread = part.scale * part.shrink.sqrt()
             v = part.mean + part.basis @ (spread * x.new_empty(len(x), *spread.shape).normal_())
@@ -79,13 +80,6 @@ class PosteriorGP(MatrixDistribution):
             if self.include_noise:
                 f += u.noise_of(part.outputs).sqrt() * torch.randn_like(f)
             out[..., part.outputs] = f + u.output_mean[part.outputs]
-
-    def _rest(self, x: Tensor, k: Tensor) -> Tensor:
-        """The Cholesky factor of the covariance of f at x given the inducing variables."""
-        prior = self.inducing.basis.kernel.cov(x, x)
-        # the rounding of a difference has the scale of its terms; it is all that is left if u determines f
-        jitter = default_jitter(x.dtype) * prior.diagonal(dim1=-2, dim2=-1).mean(-1)
-        return cholesky(add_diagonal(prior - k @ k.mT, jitter), "the mapping's covariance given the inducing variables")
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The density of whole sequences given x: a T × T covariance for each output."""

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from pyro_vgpds.mapping import native_psi1, native_psi2
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.types import PlainContext
+from pyro_vgpds.types import DetachedContext
 
 __all__ = ["has_loops", "rbf_statistics", "rbf_statistics_vjp"]
 
@@ -77,12 +77,12 @@ def rbf_statistics_vjp(
         are zero, (N,), or None.
     :param decay: what multiplies the sums of Ψ2, (M, M).
     """
-    kept = _PlainContext()
+    kept = _DetachedContext()
     first, second = _forward(kept, decay, *arguments)  # type: ignore[arg-type]
     return first, second, functools.partial(_gradients, kept)
 
 
-class _PlainContext(PlainContext):
+class _DetachedContext(DetachedContext):
     single: bool
 
 

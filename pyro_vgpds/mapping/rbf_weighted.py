@@ -24,7 +24,7 @@ from pyro_vgpds.mapping import native_psi1, native_weighted
 from pyro_vgpds.mapping.native_inducing import decay, decay_gradients
 from pyro_vgpds.mapping.native_weighted import Rows, add_product, pack, unpack, weighted_gradients, weighted_sums
 from pyro_vgpds.mapping.panels import matrices_of, panels_of
-from pyro_vgpds.types import Context, PlainContext
+from pyro_vgpds.types import Context, DetachedContext
 
 __all__ = ["has_loops", "rbf_weighted", "rbf_weighted_vjp"]
 
@@ -72,7 +72,7 @@ def rbf_weighted_vjp(
 
     :param arguments: those of :func:`has_loops`.
     """
-    kept = _PlainContext()
+    kept = _DetachedContext()
     kept.needs_input_grad = (True,) * len(arguments)
     found = _forward(kept, *arguments)
     return *found, functools.partial(_gradients, kept)  # type: ignore[return-value]
@@ -89,7 +89,7 @@ class _Context(Context, Protocol):
     kept: Tensor | None  #: the exponentials of Ψ2, if they were kept
 
 
-class _PlainContext(PlainContext):
+class _DetachedContext(DetachedContext):
     kept: Tensor | None
 
 

@@ -21,7 +21,7 @@ from pyro_vgpds.mapping.native_psi2 import single_sums
 from pyro_vgpds.mapping.precision import allows_single
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.rbf_bound import rbf_bound
-from pyro_vgpds.matrix_distribution import MatrixDistribution
+from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["CollapsedGP", "PathMarginals", "SparseGP"]
@@ -232,7 +232,7 @@ class SparseGP(MatrixDistribution):
         return CollapsedGP(self, posterior)
 
 
-class CollapsedGP(MatrixDistribution):
+class CollapsedGP(IntegratedDistribution):
     r"""``log_prob`` is :math:`\hat F`: the bound of :class:`~pyro_vgpds.SparseGP` with x integrated over q(x).
 
     It optimises q(U) after the integration over x, so it is a lower bound on E_q[SparseGP.log_prob], equal for a
@@ -254,9 +254,6 @@ class CollapsedGP(MatrixDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         return _log_prob(self.likelihood, self.x_mean, self.x_variance, value, self.batch_shape)
-
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        raise NotImplementedError("CollapsedGP is for the collapsed bound; sample the model itself.")
 
 
 def _log_prob(gp: SparseGP, x: Tensor, variance: Tensor | None, value: Tensor, batch_shape: torch.Size) -> Tensor:

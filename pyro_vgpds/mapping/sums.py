@@ -14,12 +14,12 @@ from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import check_slack
 from pyro_vgpds.mapping.distributed_psi import sum_parts
 from pyro_vgpds.mapping.group_terms import whiten
-from pyro_vgpds.mapping.psi import expect
+from pyro_vgpds.mapping.psi import Psi, expect
 from pyro_vgpds.mapping.sparse_gp import SparseGP
 
 __all__ = [
     "FrameSums", "added_groups", "added_sums", "common_groups", "frame_sums", "removed_sums", "rescaled_sums",
-    "sum_frames", "take_groups",
+    "sum_frames", "take_groups", "whitened_psi",
 ]  # fmt: skip
 
 
@@ -42,10 +42,7 @@ def frame_sums(gp: SparseGP, mean: Tensor, variance: Tensor, factor: Tensor, gro
     :raises NumericalError: if rounding error dominates.
     """
     psi = expect(gp.kernel, mean.double(), variance.double(), gp.inducing, groups.mask, groups.factor)
-    a, v = whiten(factor, psi.psi2), solve_triangular(factor, psi.psi1_y, upper=False)
-    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
-    check_slack(slack, torch.cholesky_inverse(factor.detach()), psi.psi2, gp.noise.detach().amin() * groups.rows)
-    slack = slack.clamp_min(0.0)  # or training would exploit the rounding
+    a, v, slack = whitened_psi(psi, factor, gp.noise.detach().amin() * groups.rows)
     order, d = groups.order, len(groups.of_column)
     assert order is not None, "explicit inducing variables need the columns themselves"
     counts = torch.nn.functional.pad(groups.rows, (0, 1))[groups.of_column]  # an output that was not observed has -1
@@ -53,6 +50,18 @@ def frame_sums(gp: SparseGP, mean: Tensor, variance: Tensor, factor: Tensor, gro
         a, v.new_zeros(len(v), d).index_copy(1, order, v), slack, groups.of_column, counts,
         counts.new_zeros(d).index_copy(0, order, groups.factor.square().sum(0)), groups.log_scale,
     )  # fmt: skip
+
+
+def whitened_psi(psi: Psi, factor: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A = L⁻¹ Ψ2 L⁻ᵀ, L⁻¹ Ψ1ᵀ Y and the slack ψ0 − tr A, from L.
+
+    :param unit: of noise, as for :func:`~pyro_vgpds.mapping.bound.check_slack`.
+    :raises NumericalError: if rounding error dominates.
+    """
+    a, v = whiten(factor, psi.psi2), solve_triangular(factor, psi.psi1_y, upper=False)
+    slack = psi.psi0 - a.diagonal(dim1=-2, dim2=-1).sum(-1)
+    check_slack(slack, torch.cholesky_inverse(factor.detach()), psi.psi2, unit)
+    return a, v, slack.clamp_min(0.0)  # or training would exploit the rounding
 
 
 def common_groups(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:

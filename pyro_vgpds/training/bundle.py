@@ -69,7 +69,7 @@ class Bundle:
         self._counts = [x.numel() for x in tensors]
         self._ends = list(itertools.accumulate(self._counts))
         #: whether compiled functions can read them
-        self.is_compiled = bool(tensors) and library() is not None and all(map(_is_plain, tensors))
+        self.is_compiled = bool(tensors) and library() is not None and all(map(_is_readable, tensors))
         #: their numbers of entries, for compiled functions
         self.sizes = (ctypes.c_long * len(self._counts))(*self._counts)
 
@@ -91,5 +91,5 @@ class Bundle:
         return self.pack(vector)
 
 
-def _is_plain(x: Tensor) -> bool:
+def _is_readable(x: Tensor) -> bool:
     return x.dtype is torch.float64 and x.is_cpu and x.is_contiguous()
