@@ -30,8 +30,10 @@ _TIME_NAMES = ("time", "t", "date", "datetime", "timestamp")
 def read_csv(path: Path, layout: Layout) -> InputTable:
     """:raises CommandError: that names the file, the line and the column."""
     header, rows, lines = _read_rows(path)
-    sequence = _find(header, layout.sequence, ("sequence",), "--sequence-column", path)
-    time = None if layout.no_time else _find_time(header, rows[0], layout.time, sequence, path)
+    times, sequences = (() if name is None else (name.lower(),) for name in layout.usual)
+    sequence = _find(header, layout.sequence, (*sequences, "sequence"), "--sequence-column", path)
+    usual = (*times, *_TIME_NAMES)
+    time = None if layout.no_time else _find_time(header, rows[0], layout.time, usual, sequence, path)
     outputs = [i for i in range(len(header)) if i not in (time, sequence)]
     if not header[0]:  # an index without a name, written by pandas: the times, or row numbers
         if time == 0:
@@ -79,7 +81,7 @@ def read_csv(path: Path, layout: Layout) -> InputTable:
     parts = groups.values()
     return InputTable(
         path, [t[part] for part in parts], [y[part] for part in parts], names, list(groups), zoned=zoned,
-        ignored=ignored, time=of_times,
+        ignored=ignored, time=of_times, sequence=header[sequence],
     )  # fmt: skip
 
 
@@ -152,9 +154,11 @@ def _find(header: list[str], wanted: str | None, usual: tuple[str, ...], argumen
     return next((lower.index(name) for name in usual if name in lower), None)
 
 
-def _find_time(header: list[str], first: list[str], wanted: str | None, sequence: int | None, path: Path) -> int:
+def _find_time(
+    header: list[str], first: list[str], wanted: str | None, usual: tuple[str, ...], sequence: int | None, path: Path
+) -> int:
     """The column of this name, of a usual name, with a date in the ``first`` row, or the first one."""
-    found = _find(header, wanted, _TIME_NAMES, "--time", path)
+    found = _find(header, wanted, usual, "--time", path)
     others = [i for i in range(len(header)) if i != sequence] or [0]
     return next((i for i in others if is_like_date(first[i])), others[0]) if found is None else found
 

@@ -71,7 +71,10 @@ def run_fit(args: argparse.Namespace) -> int:
 
 
 def _about(args: argparse.Namespace, table: InputTable) -> Metadata:
-    return Metadata(args.file.name, table.names, table.shape, table.fps, args.shrink, seed=args.seed)
+    return Metadata(
+        args.file.name, table.names, table.shape, table.fps, args.shrink, seed=args.seed, time=table.time,
+        sequence=table.sequence,
+    )  # fmt: skip
 
 
 def _fit_best(args: argparse.Namespace, likelihood: str | None) -> int:

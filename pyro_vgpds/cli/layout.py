@@ -28,6 +28,7 @@ class Layout:
     no_time: bool = False  #: the file has no times: number the rows
     shrink: int = 1  #: of videos: N x N pixels become one
     missing: tuple[str, ...] = ()  #: further cells that stand for missing values
+    usual: tuple[str | None, str | None] = (None, None)  #: columns of times and sequences that training had
     known: tuple[str, ...] | None = None  #: the outputs of a model: other columns may have text, which is ignored
 
     @classmethod
@@ -50,6 +51,7 @@ class InputTable:
     zoned: bool = False  #: whether the dates of the file have a time zone and were converted to UTC
     ignored: tuple[str, ...] = ()  #: columns of text
     time: str | None = None  #: name of the times' column
+    sequence: str | None = None  #: name of the column with each row's sequence
     reversed: bool = False  #: whether the file begins with the latest times
 
 

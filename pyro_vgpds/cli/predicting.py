@@ -153,7 +153,11 @@ def _say_task(args: argparse.Namespace, trained: ModelFile, task: str) -> None:
 def _read(args: argparse.Namespace, trained: ModelFile) -> InputTable:
     """The data file. By default frames are shrunk as in training, if that gives frames of the model's size."""
     layout, about = Layout.of(args), trained.metadata
-    layout = replace(layout, known=None if trained.posterior.columns is None else tuple(trained.posterior.columns))
+    layout = replace(
+        layout,
+        usual=(about.time, about.sequence),
+        known=None if trained.posterior.columns is None else tuple(trained.posterior.columns),
+    )
     table = read_table(args.file, layout)
     if table.ignored:
         names = ", ".join(map(repr, table.ignored))

@@ -70,13 +70,7 @@ def load_posterior(
 ) -> Posterior | PosteriorMixture | Ensemble:
     """The posterior that :func:`save_posterior` wrote, or that of the model that :func:`~pyro_vgpds.save` wrote.
 
-    :param path: the file.
-    :param device: Default: the CPU.
-    :param dtype: Default: the dtype at saving.
-    :raises FileFormatError: if the file is truncated, modified, of another kind, or of a later version, or has a kernel
-        or a likelihood that is not registered.
-    :raises FileNotFoundError: if there is no such file.
-    :raises ValueError: if torch cannot use the device.
+    Arguments and errors as in :func:`~pyro_vgpds.load`.
 
     >>> from pyro_vgpds import load_posterior, save
     >>> save("model.safetensors", model, guide, data)

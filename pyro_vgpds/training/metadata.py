@@ -33,6 +33,8 @@ class Metadata:
     relevance_before: list[float] | None = None  #: of the latent dimensions before training, (Q,)
     training: FitResult | None = None
     seed: int | None = None  #: of training
+    time: str | None = None  #: column of the times in the data file
+    sequence: str | None = None  #: column with the name of each row's sequence
 
     def pack(self) -> dict[str, object]:
         """Numbers, strings, lists and dictionaries."""

@@ -167,3 +167,19 @@ def test_info_has_the_weights_of_lost_frames(tmp_path, capsys):
     save_posterior(path, Ensemble(members, {"impute": replace(own, lost=lost)}, ["mean", "last"]))
     assert main(["info", str(path)]) == 0
     assert "mean, mean weight 0.25, 0.875 in frames of which nothing is observed" in capsys.readouterr().out
+
+
+def test_new_files_have_the_columns_of_training(tmp_path, capsys):
+    rows = "".join(f"P{p},{d},{np.sin(d + p):.3f},{np.cos(d + p):.3f}\n" for p in (1, 2) for d in range(12))
+    (tmp_path / "old.csv").write_text("patient,day,a,b\n" + rows)
+    (tmp_path / "new.csv").write_text("patient,ward,day,b\nP3,x,1,0.5\nP3,x,2,0.4\nP4,y,1,0.3\n")
+    model, whole = str(tmp_path / "m.safetensors"), tmp_path / "whole.csv"
+    columns = ["--sequence-column", "patient", "--time", "day"]
+    assert main(["fit", str(tmp_path / "old.csv"), *columns, "--steps", "2", "-q", "-o", model]) == 0
+    assert main(["reconstruct", model, str(tmp_path / "new.csv"), "--steps", "2", "-o", str(whole)]) == 0
+    assert "column 'ward' is ignored" in capsys.readouterr().err
+    assert [line.split(",")[:2] for line in whole.read_text().splitlines()[1:]] == [
+        ["P3", "1"],
+        ["P3", "2"],
+        ["P4", "1"],
+    ]
