@@ -76,7 +76,7 @@ class Posterior(FittedModel):
         frames to the other frames of the sequence. A sequence of n frames costs O(n), or O(n³) for each pattern of
         observed frames if the kernel has no state-space form. Predictions without noise are of the mapping alone. None
         for white noise. Default: white noise, or if entries of the data are missing and the outputs are Gaussian, the
-        best of a few kernels by the density of hidden training entries (:doc:`/mathematics`), which takes about a fifth
+        best of a few kernels by the density of hidden training entries (:doc:`/mathematics`), which takes about a third
         of the time of training.
     :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
     :raises TypeError: if ``guide`` or ``residual`` has another type, or ``x`` of the guide has no mean or variance.
