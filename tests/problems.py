@@ -78,10 +78,12 @@ def make_problem(lengths=LENGTHS, missing=0.0, **options) -> tuple[VGPDS, AutoOp
 
 
 def fit_posterior(model: VGPDS, data: Sequences, num_steps: int, **settings) -> Posterior:
-    """The posterior after a few steps of training; the settings are those of its predictions."""
+    """The posterior after a few steps of training. The settings are those of its predictions; residuals are white if
+    none is given.
+    """
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, num_steps, progress=False)
-    return Posterior(model, guide, data, **settings)
+    return Posterior(model, guide, data, **{"residual": None, **settings})
 
 
 def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:

@@ -185,10 +185,8 @@ def _save_one(
             raise CommandError(f"--calibrate {args.calibrate}: {error}") from None
         save_posterior(args.output, found, about.pack())
         say(args, _calibration(found, args.calibrate))
-    elif given(args, ("--noise-factor", "--residual")):
-        save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
     else:
-        save(args.output, model, guide, data, about.pack())
+        save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
 
 
 def _calibration(found: Ensemble, task: str) -> str:

@@ -62,7 +62,9 @@ def _names(model: PyroModule) -> Set[str]:
 def build_posterior(header: Json, tensors: Tensors, data: Sequences) -> Posterior:
     """The posterior that :func:`describe_posterior` described."""
     model, guide = build_model(header, tensors, data)
-    given, about, residual = strip(tensors, "prediction."), header.get("prediction", {}), None
+    if "prediction" not in header:  # a model that no posterior was made of
+        return Posterior(model, guide, data)
+    given, about, residual = strip(tensors, "prediction."), header["prediction"], None
     if "residual" in about:
         state = strip(given, "residual.")
         residual = build_kernel(about["residual"], state, data.dtype)

@@ -26,6 +26,7 @@ from pyro_vgpds.prediction.fitted import FittedModel, predict_with
 from pyro_vgpds.prediction.intervals import calibrate_intervals
 from pyro_vgpds.prediction.outputs import Outputs
 from pyro_vgpds.prediction.predictions import Prediction
+from pyro_vgpds.prediction.residual_choice import typical_step
 from pyro_vgpds.prediction.solver import Solver, check_solver
 from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
@@ -191,7 +192,7 @@ def _proposals(posterior: FittedModel, split: Split) -> list[NoiseSettings]:
         found.append(NoiseSettings(residual=correlated))
     if cheap and split.task == "impute":
         # training residuals do not show a smooth part of each output, because the latent path has fitted it there
-        found.append(NoiseSettings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * _step(posterior.data)), smooth=True))
+        found.append(NoiseSettings(residual=(_SMOOTH_SHARE, _SMOOTH_STEPS * typical_step(posterior.data)), smooth=True))
     if split.task == "reconstruct":
         wide = NoiseSettings(noise=2.0, residual=(0.5, math.inf) if split.sequence[0] is None else correlated)
         found += [NoiseSettings(noise=2.0), wide]
@@ -213,16 +214,10 @@ def _residual(posterior: FittedModel) -> tuple[float, float] | None:
     near, far = (_autocorrelation(left, data, lag) for lag in _LAGS)
     if not near > _LEAST:
         return None
-    step = _step(data)
+    step = typical_step(data)
     far = min(max(far, 0.02 * near), 0.98 * near)
     lengthscale = (_LAGS[1] - _LAGS[0]) * step / math.log(near / far)
     return min(near * math.exp(step * _LAGS[0] / lengthscale), 0.99), lengthscale
-
-
-def _step(data: Sequences) -> float:
-    """The typical time between frames; 1 if there are only single frames."""
-    steps = torch.cat([data.times.t[rows].diff() for rows in data.times.slices()])
-    return float(steps.median()) if len(steps) else 1.0
 
 
 def _autocorrelation(left: Tensor, data: Sequences, lag: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyro
 import torch
+from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_flags, check_rate
@@ -18,6 +19,7 @@ from pyro_vgpds.data.reading import is_list
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import hold_out
 from pyro_vgpds.formatting import Default
+from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.mapping.inducing import InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import (
@@ -37,7 +39,8 @@ from pyro_vgpds.prediction.noise_settings import calibrated, hidden_variance, re
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
 from pyro_vgpds.prediction.reconstruction import NewFrames
-from pyro_vgpds.prediction.residuals import pair_frames, training_frames
+from pyro_vgpds.prediction.residual_choice import choose_residual
+from pyro_vgpds.prediction.residuals import Correlation, every_frame, pair_frames, training_frames
 from pyro_vgpds.prediction.solver import Solver, check_solver, solve
 from pyro_vgpds.temporal.gaussian import GaussianPosterior
 from pyro_vgpds.threads import thread_limited
@@ -45,6 +48,8 @@ from pyro_vgpds.training.progress import CountLike, check_progress
 from pyro_vgpds.types import ArrayLike, DataLike
 
 __all__ = ["Posterior"]
+
+_CHOSEN = Default("chosen by hidden entries")
 
 
 class Posterior(FittedModel):
@@ -68,8 +73,11 @@ class Posterior(FittedModel):
     :param residual: a kernel of time for residuals that are not white: ``Bias() + White()`` for an offset that is
         constant over a sequence, ``Matern32(1.0, 0.3) + White(0.5)`` for one that drifts. It divides the noise variance
         (only its correlations count), separately for each output and sequence, and carries the residuals of observed
-        frames to the other frames of the sequence. A sequence of n frames costs O(n³) for each pattern of observed
-        frames. Predictions without noise are of the mapping alone.
+        frames to the other frames of the sequence. A sequence of n frames costs O(n), or O(n³) for each pattern of
+        observed frames if the kernel has no state-space form. Predictions without noise are of the mapping alone. None
+        for white noise. Default: white noise, or if entries of the data are missing and the outputs are Gaussian, the
+        best of a few kernels by the density of hidden training entries (:doc:`/mathematics`), which takes about a third
+        of the time of training.
     :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
     :raises TypeError: if ``guide`` or ``residual`` has another type, or ``x`` of the guide has no mean or variance.
 
@@ -88,6 +96,28 @@ class Posterior(FittedModel):
     >>> abs(post.bound - result.bound) < 1e-6
     True
     """
+
+    def __init__(
+        self,
+        model: PyroModule,
+        guide: Callable[..., Any],
+        data: Sequences,
+        *,
+        noise_variance: ArrayLike | float | None = None,
+        output_scale: ArrayLike | None = None,
+        residual: Kernel | Default | None = _CHOSEN,
+    ) -> None:
+        given = None if isinstance(residual, Default) else residual
+        super().__init__(model, guide, data, noise_variance=noise_variance, output_scale=output_scale, residual=given)
+        if isinstance(residual, Default):
+            self._choose_residual()
+
+    @thread_limited
+    def _choose_residual(self) -> None:
+        kernel = choose_residual(self)
+        if kernel is not None:
+            self.origin = self.origin._replace(residual=kernel)
+            self.correlation = Correlation.read(kernel, self.data.times.t)
 
     @thread_limited
     def residual_variance(self) -> Tensor:
@@ -281,8 +311,7 @@ class Posterior(FittedModel):
         """
         check_flags(fill=fill, include_noise=include_noise)
         observed, t = self.data.read(0, self.num_outputs) if fill else None, self.data.times.t
-        every = [(rows, rows) for rows in (training_frames(self.data, s) for s in range(self.data.num_sequences))]
-        carried = self.residuals(self.inducing, t, every)
+        carried = self.residuals(self.inducing, t, every_frame(self.data))
         return self.predict(
             t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried,
             correlations=self.correlations, parts=Parts.of(self.data),
@@ -406,7 +435,7 @@ class Posterior(FittedModel):
 
         :param sequence: see :class:`Posterior`.
         :param include_noise: as in :meth:`generate`.
-        :raises ValueError: if the posterior has a ``residual`` kernel.
+        :raises ValueError: if the posterior has a ``residual`` kernel, given or chosen.
 
         >>> from pyro.infer import Predictive
         >>> Predictive(post.as_model(), num_samples=4)([0.0, 0.1, 0.2])["y"].shape
@@ -414,7 +443,7 @@ class Posterior(FittedModel):
         """
         check_flags(include_noise=include_noise)
         if self.correlation is not None:
-            raise ValueError("as_model draws white noise: use a Posterior without residual.")
+            raise ValueError("as_model draws white noise: use a Posterior with residual=None.")
         which, outputs = resolve_sequence(sequence, self.data), self.likelihood
 
         def model(t: ArrayLike | Sequences) -> Tensor:

@@ -23,11 +23,16 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Kernel, KernelValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
+from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Correlation", "Residuals", "pair_frames", "training_frames"]
+__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "training_frames"]
+
+_KNOWN = 1e10  # precision of a known residual, relative to its variance
 
 
 class Correlation:
@@ -60,17 +65,47 @@ class Correlation:
         """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
+    def deviations(self, t: Tensor) -> Tensor:
+        """The kernel's standard deviations, (n,)."""
+        return self.kernel.diag(t).to(t).reshape(-1).sqrt()
+
     def _scaled(self, gram: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        # a frame at which the kernel has no variance, such as t = 0 of Linear, is independent of all others
-        variances = (self.kernel.diag(t).to(t).reshape(-1) for t in (a, b))
-        left, right = (torch.where(v > torch.finfo(v.dtype).tiny, v.rsqrt(), 0.0) for v in variances)
+        left, right = (_inverse(self.deviations(t)) for t in (a, b))
         return left.unsqueeze(-1) * gram.to(a).reshape(len(a), len(b)) * right
+
+    def chain(self, t: Tensor, left: Tensor, t_new: Tensor) -> GaussianPath | None:
+        """The path at new times (T,), with the kernel's own variances, given residuals (n, d) of unit variance at times
+        t (n,): in O(n + T), whatever the patterns of observed frames. None if the kernel has no state-space form.
+        """
+        if self.kernel.state_dim is None:
+            return None
+        merged, order = torch.cat([t, t_new]).sort(stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        prior = TemporalGP(self.kernel, Times(merged), left.shape[1], structure="markov")
+        deviation = self.deviations(t).unsqueeze(-1)
+        lam = torch.isfinite(left) * (_KNOWN * _inverse(deviation).square())
+        eta, lam = (
+            torch.nn.functional.pad(x, (0, 0, 0, len(t_new)))[order]
+            for x in (lam * deviation * left.nan_to_num(0.0), lam)
+        )
+        return OpperArchambeau.from_natural(prior, eta, lam).frames(place[len(t) :])
+
+
+def _inverse(deviation: Tensor) -> Tensor:
+    # a frame at which the kernel has no variance, such as t = 0 of Linear, is independent of all others
+    return torch.where(deviation.square() > torch.finfo(deviation.dtype).tiny, 1.0 / deviation, 0.0)
 
 
 def training_frames(data: Sequences, sequence: int | None) -> Tensor:
     """The rows of a training sequence, (n,); empty for a new sequence."""
     rows = slice(0, 0) if sequence is None else data.times.slices()[sequence]
     return torch.arange(rows.start, rows.stop, device=data.device)
+
+
+def every_frame(data: Sequences) -> list[tuple[Tensor, Tensor]]:
+    """For each training sequence its rows, twice: all of its frames are new ones, too."""
+    return [(rows, rows) for rows in (training_frames(data, s) for s in range(data.num_sequences))]
 
 
 def pair_frames(data: Sequences, new: Sequences, belongs: Sequence[int | None]) -> list[tuple[Tensor, Tensor]]:
@@ -104,20 +139,22 @@ class Residuals:
         self.correlation, self.inducing, self.t_new = correlation, inducing, t_new.double()
         self.sequences = list(sequences)
 
-    def _parts(self, index: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """New frames (T,), outputs (d,) observed in the same n frames of their sequence, E e (T, d), and H (n, T) with
-        Cov e / σ² = ρ_{**} − HᵀH.
-        """
+    def _left(self, index: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """For each sequence the times (n,), residuals (n, d) and new frames (T,) of the outputs ``index``."""
         data, first = self.inducing.data, int(index.min())
         y = data.read(first, int(index.max()) + 1)[:, index - first] - self.inducing.output_mean[index]
         for rows, target in self.sequences:
-            t, left = data.times.in_double.t[rows], y[rows] - self.inducing.at_data(rows) @ v
-            for seen, outputs in _patterns(torch.isfinite(left)):
-                factor = self._factor(t[seen])
-                told = solve_triangular(factor, left[seen][:, outputs], upper=False)
-                cross = self.correlation.between(t[seen], self.t_new[target])
-                h = solve_triangular(factor, cross, upper=False)
-                yield target, outputs, h.mT @ told, h
+            yield data.times.in_double.t[rows], y[rows] - self.inducing.at_data(rows) @ v, target
+
+    def _parts(self, t: Tensor, left: Tensor, t_new: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Outputs (d,) observed in the same n frames of a sequence, E e (T, d), and H (n, T) with
+        Cov e / σ² = ρ_{**} − HᵀH.
+        """
+        for seen, outputs in _patterns(torch.isfinite(left)):
+            factor = self._factor(t[seen])
+            told = solve_triangular(factor, left[seen][:, outputs], upper=False)
+            h = solve_triangular(factor, self.correlation.between(t[seen], t_new), upper=False)
+            yield outputs, h.mT @ told, h
 
     def _factor(self, t: Tensor) -> Tensor:
         return cholesky(self.correlation.of(t), "the correlation of residuals") if len(t) else t.new_zeros(0, 0)
@@ -126,22 +163,46 @@ class Residuals:
         """E e and V e / σ², (T, d) each, of the outputs ``index`` (d,), whose q(V) has the mean ``v`` (M, d)."""
         mean = v.new_zeros(len(self.t_new), len(index))
         share = torch.ones_like(mean)
-        for target, outputs, part, h in self._parts(index, v):
-            mean[target.unsqueeze(-1), outputs] = part
-            share[target.unsqueeze(-1), outputs] = (1.0 - h.square().sum(0)).clamp_min(0.0).unsqueeze(-1)
+        for t, left, target in self._left(index, v):
+            t_new = self.t_new[target]
+            if (path := self.correlation.chain(t, left, t_new)) is not None:
+                scale = self._scale(t_new)
+                mean[target] = path.mean * scale
+                share[target] = torch.where(scale > 0.0, path.variance * scale.square(), 1.0)
+                continue
+            for outputs, part, h in self._parts(t, left, t_new):
+                mean[target.unsqueeze(-1), outputs] = part
+                share[target.unsqueeze(-1), outputs] = (1.0 - h.square().sum(0)).clamp_min(0.0).unsqueeze(-1)
         return mean, share
 
     def sample(self, num_samples: int) -> Tensor:
         """Draws of e, (num_samples, T, D), coherent in time."""
         draws = self.t_new.new_empty(num_samples, len(self.t_new), self.inducing.num_outputs)
         for part in self.inducing.columns():
-            scale = self.inducing.noise_of(part.outputs).sqrt()
-            for target, outputs, mean, h in self._parts(part.outputs, part.mean):
-                covariance = self.correlation.of(self.t_new[target]) - h.mT @ h
-                root = cholesky(covariance, "the correlation of new residuals")
-                noise = root @ torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
-                draws[:, target.unsqueeze(-1), part.outputs[outputs]] = mean + scale[outputs] * noise
+            deviation = self.inducing.noise_of(part.outputs).sqrt()
+            for t, left, target in self._left(part.outputs, part.mean):
+                t_new = self.t_new[target]
+                for outputs, drawn in self._draws(t, left / deviation, t_new, num_samples):
+                    draws[:, target.unsqueeze(-1), part.outputs[outputs]] = deviation[outputs] * drawn
         return draws
+
+    def _draws(self, t: Tensor, left: Tensor, t_new: Tensor, num_samples: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs (d,) and draws (num_samples, T, d) of unit variance at new times of a sequence."""
+        if (path := self.correlation.chain(t, left, t_new)) is not None:
+            drawn, scale = path.sample((num_samples,)), self._scale(t_new)
+            yield (
+                torch.arange(left.shape[1], device=left.device),
+                torch.where(scale > 0.0, drawn * scale, torch.randn_like(drawn)),
+            )
+            return
+        for outputs, mean, h in self._parts(t, left, t_new):
+            root = cholesky(self.correlation.of(t_new) - h.mT @ h, "the correlation of new residuals")
+            noise = torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+            yield outputs, mean + root @ noise
+
+    def _scale(self, t: Tensor) -> Tensor:
+        """One over the kernel's standard deviations, (T, 1)."""
+        return _inverse(self.correlation.deviations(t)).unsqueeze(-1)
 
 
 def _patterns(seen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

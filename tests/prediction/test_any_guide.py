@@ -76,7 +76,7 @@ def problem():
 @pytest.mark.parametrize("temporal", [None, Matern32([0.5, 1.2], [0.4, 0.9]) + White(0.05)])
 def test_a_guide_with_the_same_q_predicts_the_same(temporal):
     model, guide, data = make_problem(missing=0.1, temporal=temporal)
-    own = Posterior(model, guide, data)
+    own = Posterior(model, guide, data, residual=None)
     q = own.q
     other = Posterior(
         model, lambda data: pyro.sample("x", GaussianPath(q.mean, q.variance, lambda: q.covariance_matrix)), data
@@ -119,7 +119,7 @@ def test_natural_steps_from_independent_frames_find_the_best_q(width):
 
 def test_an_opper_archambeau_of_a_function_is_used_as_it_is(problem):
     model, guide, data = problem
-    own = Posterior(model, guide, data)
+    own = Posterior(model, guide, data, residual=None)
     q = guide.posterior(data)
     other = Posterior(model, lambda data: pyro.sample("x", q), data)
     assert isinstance(other.q, OpperArchambeau)

@@ -17,7 +17,7 @@ from pyro_vgpds.prediction.conditioning import _sites
 def make_posterior(lengths=(14, 9), steps=60, **options):
     model, guide, data = make_problem(lengths, missing=0.1, **options)
     fit(model, guide, data, steps, progress=False)
-    return Posterior(model, guide, data)
+    return Posterior(model, guide, data, residual=None)
 
 
 def polished(posterior):

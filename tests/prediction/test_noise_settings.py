@@ -19,7 +19,7 @@ from pyro_vgpds.prediction.noise_settings import TRAINED, NoiseSettings, apply_s
 
 def make_posterior(data, **options):
     model, guide = make_model(data, **options)
-    return Posterior(model, guide, data)
+    return Posterior(model, guide, data, residual=None)
 
 
 def test_kernels_of_residuals():

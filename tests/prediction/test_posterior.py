@@ -25,7 +25,7 @@ T_NEW = torch.tensor([1.3, -0.4, 0.2, 5.0])
 
 def make_posterior(missing=0.0, **options):
     model, guide, data = make_problem(missing=missing, **options)
-    return Posterior(model, guide, data), model
+    return Posterior(model, guide, data, residual=None), model
 
 
 def naive_path(posterior, model, t, sequence):
@@ -334,7 +334,7 @@ def test_outputs_that_were_never_observed_are_predicted_by_the_prior():
 
 def test_imputation_keeps_what_was_observed():
     model, guide, data = make_problem(missing=0.3)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     filled, fitted = posterior.impute(), posterior.impute(fill=False)
     seen = torch.isfinite(data.y)
     assert torch.equal(filled.mean[seen], data.y[seen])
@@ -414,7 +414,7 @@ def test_another_noise_to_predict_with(noise):
 
 def test_residual_variance(monkeypatch):
     model, guide, data = make_problem(missing=0.2)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     residual = posterior.impute(fill=False).mean - data.y
     torch.testing.assert_close(posterior.residual_variance(), residual.square().nanmean(0))
     monkeypatch.setattr(predictive, "_FRAMES", 200)

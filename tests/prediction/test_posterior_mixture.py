@@ -19,7 +19,7 @@ def make_posteriors():
     data = make_data(missing=0.2)
     kernels = [Matern32(0.9, 0.7), RBF(1.0, 0.5), RBF(0.5, 2.0)]
     pairs = [make_model(data, temporal=kernel, noise=0.05 * (i + 1)) for i, kernel in enumerate(kernels)]
-    return data, [Posterior(model, guide, data) for model, guide in pairs]
+    return data, [Posterior(model, guide, data, residual=None) for model, guide in pairs]
 
 
 def reference(prediction):

@@ -54,7 +54,7 @@ def trained():
 def test_the_bound_is_that_of_all_frames_together(belongs, noise, free, missing, monkeypatch):
     """The slow twin: one data set with the new frames sorted into their sequences, under Collapsed_ELBO."""
     model, guide, data = make_problem(missing=missing, noise=noise)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     parts = [T_NEW[:2], T_NEW[2:]] if len(belongs) == 2 else [T_NEW]
     y_parts = list(make_new().split([len(p) for p in parts]))
     frames, joint = OpperArchambeau.frames, {}  # q(X, X*) of the active sequences, by the path of its new frames
@@ -97,7 +97,7 @@ def test_the_bound_is_that_of_all_frames_together(belongs, noise, free, missing,
     wanted = -Collapsed_ELBO().loss(model, joint_guide, together)
     assert result.bound == pytest.approx(wanted, rel=1e-9)
     # and the prediction is that of a posterior of all frames at the new ones
-    imputed = Posterior(model, joint_guide, together).impute(fill=False)
+    imputed = Posterior(model, joint_guide, together, residual=None).impute(fill=False)
     rows = torch.tensor([int((together.times.t == time).nonzero()[0]) for time in torch.cat(parts)])
     torch.testing.assert_close(result.mean, imputed.mean[rows], rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(result.variance, imputed.variance[rows], rtol=1e-6, atol=1e-7)
@@ -166,7 +166,7 @@ def test_trust_leaves_more_to_the_times(trained):
 
 def test_derivatives_are_those_of_the_bound():
     model, guide, data = make_problem(missing=0.2)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     new = Sequences(T_NEW, make_new())
     with torch.no_grad():
         joint = Joint(posterior.training, NewFrames(new, [0]), data.joined(new))
@@ -302,7 +302,7 @@ def test_one_noise_for_each_output_and_white_dynamics():
     for model in (noise_each, static):
         guide = AutoOpperArchambeau(model)
         fit(model, guide, data, 60, progress=False)
-        posterior = Posterior(model, guide, data)
+        posterior = Posterior(model, guide, data, residual=None)
         seen = data.y[:6].clone()
         seen[:, 0] = torch.nan
         for sequence in (None, 0):
@@ -319,7 +319,7 @@ def test_what_a_step_works_on_does_not_grow_with_the_outputs():
         y = torch.randn(12, outputs, generator=torch.Generator().manual_seed(0))
         data = Sequences(torch.arange(12.0), y)
         model = VGPDS.from_data(data, 2, 6, temporal=RBF(1.0, 2.0), noise_per_output=False)
-        posterior = Posterior(model, AutoOpperArchambeau(model), data)
+        posterior = Posterior(model, AutoOpperArchambeau(model), data, residual=None)
         new = y[:4].clone()
         new[2:, : outputs // 2] = torch.nan
         new = Sequences(torch.arange(4.0), new)
@@ -336,7 +336,7 @@ def test_log_density_is_below_the_density_and_near_it():
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, 150, progress=False)
     model.set_noise(0.2)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     t, y = data.times.t[3:5], data.y[3:5]
     x = posterior.forecast(t, None).latent.path.sample((20, 2000))
     estimates = PosteriorGP(x, posterior.inducing).log_prob(y).logsumexp(-1) - math.log(2000)
@@ -394,7 +394,7 @@ def test_bayes_classifier():
 
 def test_bad_input_is_named():
     model, guide, data = make_problem()
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     y = make_new()
     with pytest.raises(ValueError, match="y has 4 outputs, but the model has 5"):
         posterior.reconstruct(T_NEW, y[:, :4])
@@ -424,7 +424,7 @@ def test_columns_must_be_those_of_training():
     frame = pandas.DataFrame(np.random.default_rng(0).standard_normal((8, 3)), columns=["a", "b", "c"])
     data = Sequences(frame.index, frame)
     model, guide = make_model(data)
-    posterior = Posterior(model, guide, data)
+    posterior = Posterior(model, guide, data, residual=None)
     assert posterior.reconstruct([0.5, 1.5], frame[:2]).columns == ["a", "b", "c"]
     options = {"solver": Solver(num_starts=1, num_steps=5)}
     wanted = posterior.reconstruct([0.5, 1.5], frame[:2], **options).mean

@@ -8,8 +8,9 @@ import torch
 from problems import make_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, PosteriorMixture, Sequences, Solver, fit, lagged
-from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, White
+from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern12, Matern32, White
 from pyro_vgpds.mapping import inducing as predictive
+from pyro_vgpds.prediction.residuals import Correlation
 
 KERNELS = [lambda: Bias(0.7) + White(0.3), lambda: Matern32(2.0, 0.5) + White(0.4), lambda: RBF(1.3, 0.8)]
 T_NEW = torch.tensor([1.3, -0.4, 0.2, 5.0])
@@ -227,3 +228,21 @@ def test_lags():
     for bad in ([0], [1.5], [True]):
         with pytest.raises(ValueError, match="lags must be a list of different whole numbers of frames other than 0"):
             lagged(y, bad)
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS[:2], lambda: Matern12(1.0, 0.3) + White(0.01)])
+def test_state_space_form_against_matrices(kernel, monkeypatch):
+    posterior, _ = make_posteriors(kernel())
+    later = torch.linspace(-0.4, 3.0, 6)
+
+    def predictions():
+        t, seen = posterior.data.times.t[:4], posterior.data.y[:4].clone()
+        seen[1:3, 1:4] = torch.nan
+        again = posterior.reconstruct(t, seen, 0, solver=Solver(num_starts=1, num_steps=3))
+        every = [posterior.impute(fill=False), posterior.forecast(T_NEW, 0), posterior.forecast(later, 1), again]
+        return [(found.mean, found.variance) for found in every]
+
+    fast = predictions()
+    monkeypatch.setattr(Correlation, "chain", lambda *_: None)
+    for found, wanted in zip(fast, predictions(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-7)
