@@ -48,7 +48,7 @@ def choose_residual(posterior: FittedModel) -> Kernel | None:
     own = data.num_base_outputs
     if (
         posterior.likelihood is not None
-        or training.remembered is not None
+        or training.summary is not None
         or not isinstance(posterior.origin.guide, OpperArchambeauGuide)
         or data.num_frames * own > _MOST
         or bool(data.mask()[:, :own].all())
