@@ -126,7 +126,7 @@ for _ in range(int(sys.argv[1])):
 makes = [Matern12, Matern32, Matern52, lambda v, l: Matern32(v, l) + Matern52(0.5, 0.3),
          lambda v, l: Periodic(v, 1.0, l), lambda v, l: Periodic(v, 1.0, l) * Matern32(1.0, 1.0) + Matern12(0.3, l)]
 for i in range(int(sys.argv[1])):
-    n, Q = dice.randrange(1, 40), dice.randrange(1, 6)
+    n, Q = dice.randrange(1, 40), dice.randrange(1, 12)
     kernel = makes[i % len(makes)](torch.rand(Q) + 0.5, torch.rand(Q) + 0.3)
     t = torch.rand(n).sort().values * 4 + torch.arange(n) * 0.01
     found = []
