@@ -51,7 +51,7 @@ def assert_same(found, wanted, tolerance=1e-8):
 )
 def test_predictions_are_those_with_all_sequences_in_memory(gaps, per_output, chosen):
     model, guide, data = problem(gaps, per_output)
-    whole = Posterior(model, guide, data)
+    whole = Posterior(model, guide, data, residual=None)
     some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part(chosen))
     assert some.bound == pytest.approx(whole.bound, rel=1e-9)
     torch.testing.assert_close(some.inducing_mean, whole.inducing_mean, rtol=1e-7, atol=1e-7)
@@ -95,7 +95,7 @@ def test_a_search_without_training_frames_starts_at_the_inducing_inputs():
 def test_other_noise_scale_and_residuals():
     model, guide, data = problem()
     part = AutoExplicit.from_collapsed(guide, data).part([1])
-    options = {"noise_variance": 0.3, "output_scale": [1.0, 2.0, 3.0, 4.0]}
+    options = {"noise_variance": 0.3, "output_scale": [1.0, 2.0, 3.0, 4.0], "residual": None}
     some, whole = Posterior(model, *part, **options), Posterior(model, guide, data, **options)
     assert some.bound == pytest.approx(whole.bound, rel=1e-9)
     assert_same(some.forecast([3.0], 0), whole.forecast([3.0], 1))
@@ -166,7 +166,7 @@ def test_priors_on_hyperparameters_and_names():
     data.names = ["a", "b", "c", "d"]
     guide = AutoOpperArchambeau(model)
     fit(model, guide, data, num_steps=3)
-    whole = Posterior(model, guide, data)
+    whole = Posterior(model, guide, data, residual=None)
     some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part([2, 0]))
     assert some.data.names == ["c", "a"]
     assert some.bound == pytest.approx(whole.bound, rel=1e-8)
