@@ -65,7 +65,7 @@ RECORDS = {
 CALLED = {
     "ARDLinearValue", "ARDRBFValue", "BasePredictor", "Bernoulli", "Binomial", "ColumnGroups", "ColumnShard",
     "CollapsedGP", "Combination", "Dual",
-    "MatrixDistribution", "ExplicitGP", "InducingGaussian", "InducingPrior",
+    "MatrixDistribution", "ExplicitGP", "InducingGaussian", "InducingPrior", "IntegratedDistribution",
     "Gaussian",
     "GaussianPosterior", "HeldOut", "KernelValue", "Likelihood", "LikelihoodValue", "Limits",
     "MappingValue", "NegativeBinomial", "Poisson", "Predictor", "Shard", "SiteLikelihood", "SparseGP", "StateSpace",
@@ -689,7 +689,8 @@ def public() -> dict[str, Callable[..., Any]]:
     """Every public function, class and method that has arguments, by its name.
 
     These are the names in ``__all__`` of the packages that are documented, and the methods of public classes, by the
-    name of the class that defines them. :data:`RECORDS`, :data:`CALLED` and :data:`INNER` are not for users to call.
+    name of the class that defines them. :data:`RECORDS`, :data:`CALLED` and :data:`INNER` are not for users to call,
+    except methods of :data:`CALLED` that have a call.
     """
     found: dict[str, Callable[..., Any]] = {
         "default_jitter": default_jitter, "threads_for": threads_for, "bound_work": bound_work
@@ -705,7 +706,8 @@ def public() -> dict[str, Callable[..., Any]]:
                 method = inspect.unwrap(getattr(member, "__func__", member))
                 if inspect.isfunction(method) and method.__module__.startswith("pyro_vgpds"):
                     owner, _, last = method.__qualname__.rpartition(".")
-                    if not (last.startswith("_") or owner in CALLED or method.__qualname__ in INNER):
+                    inner = owner in CALLED and method.__qualname__ not in CALLS
+                    if not (last.startswith("_") or inner or method.__qualname__ in INNER):
                         found[method.__qualname__] = method
     return {name: function for name, function in found.items() if arguments(function)}
 
