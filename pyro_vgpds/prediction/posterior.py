@@ -435,15 +435,15 @@ class Posterior(FittedModel):
 
         :param sequence: see :class:`Posterior`.
         :param include_noise: as in :meth:`generate`.
-        :raises ValueError: if the posterior has a ``residual`` kernel, given or chosen.
+        :raises ValueError: if noise is included and the posterior has a ``residual`` kernel, given or chosen.
 
         >>> from pyro.infer import Predictive
         >>> Predictive(post.as_model(), num_samples=4)([0.0, 0.1, 0.2])["y"].shape
         torch.Size([4, 3, 5])
         """
         check_flags(include_noise=include_noise)
-        if self.correlation is not None:
-            raise ValueError("as_model draws white noise: use a Posterior with residual=None.")
+        if self.correlation is not None and include_noise:
+            raise ValueError("as_model draws white noise: use a Posterior with residual=None, or include_noise=False.")
         which, outputs = resolve_sequence(sequence, self.data), self.likelihood
 
         def model(t: ArrayLike | Sequences) -> Tensor:

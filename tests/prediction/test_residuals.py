@@ -180,6 +180,7 @@ def test_bad_input_is_named():
     posterior = Posterior(model, guide, data, residual=Bias())
     with pytest.raises(ValueError, match="as_model draws white noise"):
         posterior.as_model()
+    assert posterior.as_model(include_noise=False)([0.1, 0.2]).shape == (2, posterior.num_outputs)
     for share in (0.0, 1.0, np.nan):
         with pytest.raises(ValueError, match="share must be between 0 and 1"):
             posterior.hidden_variance(share)
