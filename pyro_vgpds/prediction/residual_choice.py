@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.evaluation.splits import Split, hold_out
+from pyro_vgpds.inference.distributed_elbo import independent
 from pyro_vgpds.inference.guides import OpperArchambeauGuide
 from pyro_vgpds.kernels import Kernel, Matern12, Matern32, White
 from pyro_vgpds.linalg import NumericalError
@@ -60,7 +61,8 @@ def choose_residual(posterior: FittedModel) -> Kernel | None:
     except ValueError:  # too few entries to hide some of them
         return None
     try:
-        return _best(condition(posterior, split.train, num_steps=_STEPS), split)
+        with independent():  # a posterior is of one process
+            return _best(condition(posterior, split.train, num_steps=_STEPS), split)
     except NumericalError:
         return None
     finally:  # the caller's random numbers do not depend on the choice
