@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=60, help="of each fit (default: as many as fit makes)")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     many = args.threads
