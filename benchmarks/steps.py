@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step costs at the sizes that people have, and what it spends its time on.
+"""What a training step costs at the sizes that people have, and how much of it is the bound with its gradients.
 
 ``python -m benchmarks.training --small`` prints a table. A cell is a size, and variations of it after dashes: for
 example ``small-twenty-scattered`` is 20 sequences with scattered gaps. This file imports nothing of the benchmarks, so
@@ -9,8 +9,6 @@ that it also runs with another checkout of the package (``--beside``).
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
 import importlib
 import json
 import os
@@ -18,8 +16,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +23,7 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, TemporalGP, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences, fit
 from pyro_vgpds.inference.natural import NaturalGradient
 from pyro_vgpds.kernels import ARDLinear, Bias, Matern32, White
 from pyro_vgpds.pyro_state import own_store
@@ -57,43 +53,6 @@ CELLS = [
     *[f"{size}-{name}" for size in ("small", "middle") for name in VARIATIONS],
     "small-twenty-scattered",
 ]  # fmt: skip
-PARTS = ("Pyro", "temporal", "Ψ", "bound", "backward", "optimiser", "bookkeeping")
-
-# Where the time of a part is spent: a module, and a function or method there. Names that a version lacks are skipped.
-_PLACES = {
-    "Pyro": [("pyro_vgpds.inference.elbo", "Collapsed_ELBO.loss_and_grads")],
-    "temporal": [
-        ("pyro_vgpds.temporal.distributions", "TemporalGP.__init__"),
-        ("pyro_vgpds.temporal.distributions", "OpperArchambeau.from_natural"),
-        ("pyro_vgpds.temporal.markov", "MarkovCovariance.posterior"),
-        ("pyro_vgpds.temporal.dense", "DenseCovariance.posterior"),
-        ("pyro_vgpds.inference.untraced", "divergence_and_grads"),
-        ("pyro_vgpds.temporal.path_gradients", "MarkovPath.__init__"),
-    ],
-    "Ψ": [
-        ("pyro_vgpds.mapping.sparse_gp", "expect"),
-        ("pyro_vgpds.mapping.rbf_bound", "rbf_statistics_vjp"),
-        ("pyro_vgpds.mapping.basis", "InducingInputs.expect"),
-        ("pyro_vgpds.mapping.basis", "LinearWeights.expect"),
-    ],
-    "bound": [
-        ("pyro_vgpds.mapping.sparse_gp", "CollapsedGP.log_prob"),
-        ("pyro_vgpds.mapping.sparse_gp", "_log_prob"),
-        ("pyro_vgpds.mapping.sparse_gp", "SparseGP.bound_and_grads"),
-        ("pyro_vgpds.model", "VGPDS.bound_and_grads"),
-    ],
-    "backward": [
-        ("torch.autograd", "backward"),
-        ("torch.autograd", "grad"),
-        ("pyro_vgpds.inference.untraced", "run_backward"),
-        ("pyro_vgpds.temporal.path_gradients", "MarkovPath.add_gradients"),
-    ],
-    "optimiser": [
-        ("torch.optim", "Adam.step"),
-        ("pyro_vgpds.training.adam", "Adam.step"),
-        ("pyro_vgpds.inference.natural", "NaturalGradient.step"),
-    ],
-}
 
 
 def make(cell: str) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
@@ -125,59 +84,6 @@ def make(cell: str) -> tuple[VGPDS, AutoOpperArchambeau, Sequences]:
     return model, AutoOpperArchambeau(model), data
 
 
-class Clock:
-    """CPU time that goes to the innermost part that runs."""
-
-    def __init__(self) -> None:
-        self.stack, self.last, self.totals = ["bookkeeping"], time.process_time(), defaultdict[str, float](float)
-
-    def turn(self) -> None:
-        now = time.process_time()
-        self.totals[self.stack[-1]] += now - self.last
-        self.last = now
-
-    def wrapped(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self.turn()
-            self.stack.append(part)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.turn()
-                self.stack.pop()
-
-        return timed
-
-
-@contextlib.contextmanager
-def watched(clock: Clock) -> Iterator[None]:
-    """A block in which the clock sees every part of a step."""
-    undo: list[Callable[[], None]] = []
-    for part, places in _PLACES.items():
-        for module, path in places:
-            with contextlib.suppress(ImportError, AttributeError):
-                *owners, name = path.split(".")
-                owner = functools.reduce(getattr, owners, importlib.import_module(module))
-                own = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-                if isinstance(own, classmethod):
-                    setattr(owner, name, classmethod(clock.wrapped(part, own.__func__)))
-                else:
-                    setattr(owner, name, clock.wrapped(part, own))
-                undo.append(functools.partial(setattr, owner, name, own))
-    registry, memory = torch.distributions.kl._KL_REGISTRY, torch.distributions.kl._KL_MEMOIZE
-    old = dict(registry)
-    registry.update({types: clock.wrapped("temporal", f) for types, f in old.items() if TemporalGP in types})
-    memory.clear()
-    try:
-        yield
-    finally:
-        registry.update(old)
-        memory.clear()
-        for each in reversed(undo):
-            each()
-
-
 def stepped(cell: str, steps: int) -> list[float]:
     """CPU seconds of each step of ``fit``; the first ones, which load what the others use, are not counted."""
     model, guide, data = make(cell)
@@ -204,34 +110,14 @@ def evaluated(cell: str, runs: int) -> list[float]:
     return times[3:]
 
 
-def split(cell: str, steps: int) -> dict[str, float]:
-    """CPU milliseconds a step of each part."""
-    model, guide, data = make(cell)
-    clock, rows = Clock(), []
-
-    def note(record: object) -> None:
-        clock.turn()
-        rows.append([clock.totals[part] for part in PARTS])
-
-    with watched(clock):
-        fit(model, guide, data, steps + 3, tolerance=0.0, progress=False, callback=note)
-    medians = 1e3 * np.median(np.diff(rows, axis=0)[3:], axis=0)
-    return dict(zip(PARTS, np.round(medians, 3).tolist(), strict=True))
-
-
 def measure(cell: str, steps: int) -> dict[str, Any]:
     """Everything about one cell."""
     step, alone = statistics.median(stepped(cell, steps)), statistics.median(evaluated(cell, steps))
-    parts = split(cell, steps)
-    total = sum(parts.values())
     return {
         "cell": cell,
         "step_ms": round(1e3 * step, 3),
         "loss_and_grads_ms": round(1e3 * alone, 3),
         "ratio": round(step / alone, 3),
-        # the same of one measurement: other load changes between two of them
-        "ratio_of_parts": round(total / (total - parts["optimiser"] - parts["bookkeeping"]), 3),
-        **parts,
     }
 
 

@@ -3,9 +3,9 @@
 
 ``python -m benchmarks.training cmu35 yeast robot french missa --steps 300``, with PYRO_VGPDS_DATA set; one thread.
 
-``python -m benchmarks.training --small`` tells what a step costs at the sizes that people have, on made data: CPU ms,
-and what they are spent on. ``--cells small middle-scattered`` chooses sizes, ``--beside PATH`` compares with another
-checkout, and ``--json`` prints one object for each.
+``python -m benchmarks.training --small`` tells what a step costs at the sizes that people have, on made data, in CPU
+ms. ``--cells small middle-scattered`` chooses sizes, ``--beside PATH`` compares with another checkout, and ``--json``
+prints one object for each.
 """
 
 from __future__ import annotations
