@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.baselines.autoregression_fitting import fit_regression
-from pyro_vgpds.baselines.cycle import estimate_period
+from pyro_vgpds.baselines.cycle import find_period
 from pyro_vgpds.baselines.gaps import FilledPair, Gaps
 from pyro_vgpds.checks import check_flags, check_number
-from pyro_vgpds.data.filling import line_between
+from pyro_vgpds.data.repeats import read_at
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -63,20 +63,20 @@ def autoregression(
     check_flags(return_variance=return_variance)
     gaps = Gaps(t, y)
     if period is None:
-        period = _find_period(gaps)
+        parts = list(gaps.sequences())
+        period = find_period([t for _, t, _, _ in parts], [y for _, _, y, _ in parts]) or 0.0
     check_number("period", period, "0, or positive and finite", lambda value: 0.0 <= value < math.inf)
-    parts, step = _grids(gaps)
+    grids, step = _grids(gaps)
     scale = gaps.spread
-    series = [part.y / scale for part in parts]
-    ahead = [math.ceil(float((part.t[-1] - part.last) / step) - 1e-6) for part in parts]
+    series = [part.y / scale for part in grids]
+    ahead = [math.ceil(float((part.t[-1] - part.last) / step) - 1e-6) for part in grids]
     fitted = fit_regression(series, max([1, *ahead]), float(period) / step) if series else None
     means = gaps.means.expand_as(gaps.y).clone()
     variances = scale.square().expand_as(gaps.y).clone()
-    for part, own, most in zip(parts, series, ahead, strict=True):
+    for part, own, most in zip(grids, series, ahead, strict=True):
         assert fitted is not None
         spread = fitted.variance * scale.square()
-        means[part.rows] = line_between(part.t, gaps.y[part.rows], gaps.seen[part.rows])
-        means[part.rows] = torch.where(gaps.seen[part.rows].any(0), means[part.rows], gaps.means)
+        means[part.rows] = gaps.lines(part.t, gaps.y[part.rows], gaps.seen[part.rows])
         variances[part.rows] = spread[0]
         since = (part.t - part.last) / step
         later = since > 1e-6
@@ -96,14 +96,6 @@ def is_even(data: Sequences) -> bool:
     """Whether the observed frames of sequences are evenly spaced, with few gaps."""
     times = [t[seen.any(1)] for _, t, _, seen in Gaps(data).sequences() if bool(seen.any())]
     return _whole_steps(times, _median_step(times)) is not None
-
-
-def _find_period(gaps: Gaps) -> float:
-    parts = list(gaps.sequences())
-    try:
-        return estimate_period([t for _, t, _, _ in parts], [y for _, _, y, _ in parts])
-    except ValueError:
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -129,12 +121,9 @@ def _grids(gaps: Gaps) -> tuple[list[_Grid], float]:
         step = span / sum(float(frames[-1]) for frames in places)
     found = []
     for (rows, t, part, seen), frames in zip(observed, places, strict=True):
-        lines = _filled(gaps, t, part)[seen]
-        at = torch.arange(int(frames[-1]) + 1, dtype=frames.dtype)
-        right = torch.searchsorted(frames, at).clamp(min=min(1, len(frames) - 1))
-        left = (right - 1).clamp_min(0)
-        share = ((at - frames[left]) / (frames[right] - frames[left]).clamp_min(1e-12)).unsqueeze(-1)
-        found.append(_Grid(rows, t, torch.lerp(lines[left], lines[right], share), t[seen][-1]))
+        lines = gaps.lines(t, part, part.isfinite())[seen]
+        at = torch.arange(int(frames[-1]) + 1, dtype=frames.dtype).unsqueeze(-1).expand(-1, part.shape[1])
+        found.append(_Grid(rows, t, read_at(frames, lines, at), t[seen][-1]))
     return found, step
 
 
@@ -157,8 +146,3 @@ def _whole_steps(times: list[Tensor], step: float) -> list[Tensor] | None:
             return None
         found.append(frames)
     return found
-
-
-def _filled(gaps: Gaps, t: Tensor, y: Tensor) -> Tensor:
-    seen = y.isfinite()
-    return torch.where(seen.any(0), line_between(t, y, seen), gaps.means)

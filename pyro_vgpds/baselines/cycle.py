@@ -8,12 +8,12 @@ from torch import Tensor
 
 from pyro_vgpds.baselines.gaps import Filled, Gaps
 from pyro_vgpds.checks import check_flags, check_number
-from pyro_vgpds.data.filling import around, line_between
+from pyro_vgpds.data.filling import around
 from pyro_vgpds.data.repeats import find_longer_repeat, find_repeat, read_at
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
-__all__ = ["estimate_period", "repeat_cycle"]
+__all__ = ["estimate_period", "find_period", "repeat_cycle"]
 
 _COMPONENTS = 20  # number of principal components in the search for a period
 
@@ -55,7 +55,7 @@ def repeat_cycle(
         back = torch.ceil((at - times[before]).clamp_min(0.0) / period - 1e-9)
         forth = torch.ceil((times[after] - at).clamp_min(0.0) / period - 1e-9)
         source = torch.where(times[before] > at, at + forth * period, at - back * period)
-        filled = torch.where(known, line_between(times, part, seen), gaps.means)
+        filled = gaps.lines(times, part, seen)
         repeated = read_at(times, filled, source)
         if drift:
             repeated = repeated + _change(times, filled, seen, period) * (at - source) / period
@@ -96,13 +96,20 @@ def estimate_period(t: DataLike | Sequences, y: DataLike | None = None, *, longe
     return _estimate(Gaps(t, y), longer)
 
 
+def find_period(t: DataLike | Sequences, y: DataLike | None = None, *, longer: bool = False) -> float | None:
+    """The same, or None if the data do not repeat."""
+    try:
+        return estimate_period(t, y, longer=longer)
+    except ValueError:
+        return None
+
+
 def _estimate(gaps: Gaps, longer: bool = False) -> float:
     parts = []
     for _, times, part, seen in gaps.sequences():
         whole = seen.to(torch.float64).mean(1) >= 0.5
         if int(whole.sum()) >= 4:
-            lines = torch.where(seen[whole].any(0), line_between(times[whole], part[whole], seen[whole]), gaps.means)
-            parts.append((times[whole], lines))
+            parts.append((times[whole], gaps.lines(times[whole], part[whole], seen[whole])))
     if not parts:
         raise ValueError("no sequence has four frames with half of the outputs observed: pass period=.")
     every = _components(torch.cat([lines for _, lines in parts]))

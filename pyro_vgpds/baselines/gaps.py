@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_vgpds.data.filling import line_between
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.types import DataLike
 
@@ -61,6 +62,10 @@ class Gaps:
         """Rows, times (n,), outputs (n, D) and the mask of observed entries (n, D) of each sequence."""
         for rows in self.rows:
             yield rows, self.t[rows], self.y[rows], self.seen[rows]
+
+    def lines(self, t: Tensor, y: Tensor, seen: Tensor) -> Tensor:
+        """Some frames (n, D) of a sequence without NaN: linear interpolation, means in columns without observations."""
+        return torch.where(seen.any(0), line_between(t, y, seen), self.means)
 
     def fill(self, values: Tensor) -> Filled:
         """The data with ``values`` (N, D) in place of NaN, in the form of the input."""

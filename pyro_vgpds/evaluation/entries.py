@@ -39,6 +39,11 @@ class Entries:
         return torch.stack([self.split.double(), self.sequence.double(), self.t.double()])
 
     @property
+    def origin(self) -> Tensor:
+        """(n,), number of the sequence of a split that each entry is in, such as an origin of a forecast."""
+        return torch.stack([self.split, self.sequence]).unique(dim=1, return_inverse=True)[1]
+
+    @property
     def gap_length(self) -> float:
         """The mean length of gaps, each with the weight of its length."""
         count = self.gap.unique(return_counts=True)[1].double()

@@ -31,7 +31,7 @@ from pyro_vgpds.prediction.combination import find_growth_limits, find_limits
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.pyro_state import one_at_a_time
 from pyro_vgpds.selection.combining import Choice, choose
-from pyro_vgpds.selection.comparison import ENSEMBLE, compare
+from pyro_vgpds.selection.comparison import ENSEMBLE, Comparison
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.distributions import covered
 from pyro_vgpds.selection.jobs import workplace
@@ -197,7 +197,8 @@ def _report(task: str, names: list[str], outcome: Outcome, choice: Choice, scale
         for name, text in outcome.failures.items()
     ]
     _, log_score = _quality(choice.found, scale)
-    comparison = compare(outcome.entries, {trial.name: trial.found for trial in outcome.complete}, choice)
+    found = {ENSEMBLE: choice.found, **{trial.name: trial.found for trial in outcome.complete}}
+    comparison = Comparison(outcome.entries, found, choice.widths)
     inside, error = comparison.coverage(ENSEMBLE, 0.95), relative_error(choice.found, scale)
     ensemble = Scored(ENSEMBLE, False, error, inside, total, 1.0, log_score=log_score)
     stopped = list(outcome.stopped)

@@ -80,7 +80,7 @@ def _choose(found: Sequence[HeldOut], entries: Entries, scale: Tensor) -> Choice
         importance = _importance(errors[known], entries.take(known), ahead)
         some = [member.take(known) for member in found]
         chosen.append(stack(some, num_outputs, scale, limit, gap_length=length, importance=importance))
-    sequence = torch.stack([entries.split, entries.sequence]).unique(dim=1, return_inverse=True)[1]
+    sequence = entries.origin
 
     def mix(where: Tensor, weights: Tensor, disagreement: float | None) -> HeldOut:
         return combine([member.take(where) for member in found], weights, disagreement, scale, sequence[where])
@@ -125,8 +125,7 @@ def _importance(errors: Tensor, entries: Entries, ahead: bool) -> Tensor | None:
     """How much each entry counts for the weights: all the same, except for forecasts, whose origins are few."""
     if not ahead:
         return None
-    origin = torch.stack([entries.split, entries.sequence]).unique(dim=1, return_inverse=True)[1]
-    return entry_importance(errors, origin, len(entries.sequence.unique()))
+    return entry_importance(errors, entries.origin, len(entries.sequence.unique()))
 
 
 def folds_of(entries: Entries) -> Tensor:

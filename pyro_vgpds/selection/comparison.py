@@ -11,10 +11,9 @@ from torch import Tensor
 from pyro_vgpds.evaluation.entries import Entries
 from pyro_vgpds.evaluation.scores import relative_error
 from pyro_vgpds.evaluation.splits import HeldOut
-from pyro_vgpds.selection.combining import Choice
 from pyro_vgpds.selection.distributions import LEVEL, covered
 
-__all__ = ["ENSEMBLE", "Comparison", "compare"]
+__all__ = ["ENSEMBLE", "Comparison"]
 
 ENSEMBLE = "ensemble"  # its name among the candidates
 
@@ -71,12 +70,3 @@ class Comparison:
         """Root mean squared error in units of each output's scale (D,), of all entries or of some."""
         found = self.found[name]
         return relative_error(found if where is None else found.take(where), scale)
-
-
-def compare(entries: Entries, found: dict[str, HeldOut], choice: Choice) -> Comparison:
-    """
-    :param entries: where the held-out entries are.
-    :param found: the predictions of each candidate.
-    :param choice: the ensemble.
-    """
-    return Comparison(entries, {ENSEMBLE: choice.found, **found}, choice.widths)

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_vgpds import baselines
 from pyro_vgpds.baselines import BaselinePosterior, LinearDynamicalSystem
 from pyro_vgpds.baselines.autoregression import is_even
+from pyro_vgpds.baselines.cycle import find_period
 from pyro_vgpds.baselines.gaps import Filled
 from pyro_vgpds.baselines.pca import choose_components
 from pyro_vgpds.baselines.regression import choose_penalty
@@ -21,7 +22,7 @@ from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
 
-__all__ = ["BASELINES", "NamedBaseline", "choose_setting", "find_period", "make_baseline"]
+__all__ = ["BASELINES", "NamedBaseline", "choose_setting", "make_baseline"]
 
 
 @dataclass(frozen=True)
@@ -139,24 +140,8 @@ def _processes(baseline: NamedBaseline, data: Sequences) -> tuple[Tensor, Tensor
     return _pair(baselines.gp_interpolation(data, kernel=None if ahead else Matern32, return_variance=True))
 
 
-def find_period(data: Sequences, *, longer: bool = False) -> float | None:
-    """The period of the data, or of a longer cycle; None if they do not repeat."""
-    try:
-        return baselines.estimate_period(data, longer=longer)
-    except ValueError:
-        return None
-
-
-def _find_longer(data: Sequences) -> float | None:
-    return find_period(data, longer=True)
-
-
-def _repeats(data: Sequences) -> bool:
-    return find_period(data) is not None
-
-
-def _repeats_longer(data: Sequences) -> bool:
-    return _find_longer(data) is not None
+def _repeats(data: Sequences, *, longer: bool = False) -> bool:
+    return find_period(data, longer=longer) is not None
 
 
 def _has_complete_sequences(data: Sequences) -> bool:
@@ -174,7 +159,13 @@ BASELINES: dict[str, _Kind] = {
     "cubic spline": _Kind(_plain(baselines.cubic_spline), ("impute", "reconstruct")),
     "last cycle": _Kind(_cycle, ("impute", "forecast"), _repeats, find_period, is_cycle=True),
     "last cycle with drift": _Kind(partial(_cycle, drift=True), ("forecast",), _repeats, find_period, is_cycle=True),
-    "last long cycle": _Kind(_long_cycle, ("impute", "forecast"), _repeats_longer, _find_longer, is_cycle=True),
+    "last long cycle": _Kind(
+        _long_cycle,
+        ("impute", "forecast"),
+        partial(_repeats, longer=True),
+        partial(find_period, longer=True),
+        is_cycle=True,
+    ),
     "autoregression": _Kind(
         _autoregression,
         ("forecast",),

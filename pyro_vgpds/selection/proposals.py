@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from pyro_vgpds.baselines.counts import common_period
+from pyro_vgpds.baselines.cycle import find_period
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.inference.start import Sizes, find_start
 from pyro_vgpds.likelihoods.base import Likelihood
@@ -17,7 +18,7 @@ from pyro_vgpds.likelihoods.families import StudentT
 from pyro_vgpds.likelihoods.names import parse_likelihood
 from pyro_vgpds.selection.configuration import Configuration
 from pyro_vgpds.selection.likelihoods import LikelihoodLike, are_continuous
-from pyro_vgpds.selection.named_baselines import BASELINES, find_period
+from pyro_vgpds.selection.named_baselines import BASELINES
 from pyro_vgpds.selection.output_baselines import known_output_baselines, propose_output_baselines
 
 __all__ = ["check_candidates", "known_baselines", "propose_baselines", "propose_models", "propose_origins"]

@@ -133,7 +133,9 @@ def _try_baseline(name: str, splits: Sequence[Split], known: Trial | None, data:
         new = [split.predict(one) for split, one in zip(left, rivals, strict=True)]
         found = HeldOut.join(new if known is None else [known.found, *new])
         if all(torch.equal(part.variance, rival.variance.to(part.variance)[part.output]) for part in new):
-            found = _with_errors(found, train.output_scales[: rival.num_outputs], gap_length(splits))
+            # a baseline without variances: its mean squared errors take their place
+            square = _mean_squares(found, train.output_scales[: rival.num_outputs], gap_length(splits))
+            found = replace(found, variance=square[found.output].clamp_min(1e-300))
     return Trial(name, rival, TRAINED, found, process_time() - start, setting)
 
 
@@ -183,11 +185,6 @@ def _mean_squares(found: HeldOut, scale: Tensor, length: float) -> Tensor:
     total = torch.zeros_like(scale).index_add_(0, found.output, square)
     count = torch.zeros_like(scale).index_add_(0, found.output, torch.ones_like(square))
     return scale.square() * (total + pseudo * square.mean()) / (count + pseudo)
-
-
-def _with_errors(found: HeldOut, scale: Tensor, length: float) -> HeldOut:
-    """Held-out predictions of a baseline without variances: its mean squared errors take their place."""
-    return replace(found, variance=_mean_squares(found, scale, length)[found.output].clamp_min(1e-300))
 
 
 def save_trial(path: Path, trial: Trial) -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from pyro_vgpds import Sequences, baselines
+from pyro_vgpds.baselines.cycle import find_period
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.evaluation.scores import score
 from pyro_vgpds.kernels import parse_kernel
 from pyro_vgpds.selection import proposals
-from pyro_vgpds.selection.named_baselines import BASELINES, find_period, make_baseline
+from pyro_vgpds.selection.named_baselines import BASELINES, make_baseline
 from pyro_vgpds.selection.problem import Problem
 from pyro_vgpds.selection.proposals import propose_baselines, propose_models
 from pyro_vgpds.selection.trials import try_out
