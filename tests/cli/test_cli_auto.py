@@ -2,7 +2,6 @@
 """The automatic choice on the command line: fit, its file in every other command, and evaluate."""
 
 import base64
-import csv
 import io
 import json
 import re
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pages import Page
-from PIL import Image
+from written import assert_picture_is_drawn, parse_csv, write_csv
 
 from pyro_vgpds import VGPDS, Ensemble, Sequences, load, load_metadata, load_posterior
 from pyro_vgpds.cli import choosing, main
@@ -25,21 +24,10 @@ from pyro_vgpds.selection.progress import Event
 SMALL = ["--candidates", "linear mapping", "--baselines", "column mean,last value,linear dynamical system"]
 
 
-def write_csv(path, header, rows):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
-
-
 def signal(count, shift=0.0):
     x = np.arange(count) / 3.0 + shift
     clean = np.stack([100 * np.sin(x), np.cos(x), np.sin(x) * np.cos(x)], 1)
     return clean * (1 + 0.02 * np.random.default_rng(0).standard_normal(clean.shape))
-
-
-def table(text):
-    header, *rows = csv.reader(text.splitlines())
-    return header, rows
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +249,7 @@ def test_an_interrupted_candidate_ends_the_comparison(days, tmp_path, monkeypatc
 def test_forecasts_are_those_of_the_ensemble(days, capsys):
     assert main(["forecast", days.model, "--until", "2024-04-01", "--interval", "0.8"]) == 0
     captured = capsys.readouterr()
-    header, rows = table(captured.out)
+    header, rows = parse_csv(captured.out)
     assert header[:4] == ["time", "a", "a lower", "a upper"]
     dates = np.array([row[0] for row in rows], "datetime64[ns]")
     wanted = load_posterior(days.model).forecast(dates)
@@ -274,7 +262,7 @@ def test_forecasts_are_those_of_the_ensemble(days, capsys):
 def test_reconstruct_with_an_ensemble(days, gaps, tmp_path, capsys):
     assert main(["reconstruct", gaps.model]) == 0
     captured = capsys.readouterr()
-    header, rows = table(captured.out)
+    header, rows = parse_csv(captured.out)
     assert header == ["sequence", "time", "a", "b", "c"]
     filled = load_posterior(gaps.model).impute().mean.numpy()
     np.testing.assert_allclose([[float(cell) for cell in row[2:]] for row in rows], filled, rtol=1e-8)
@@ -284,7 +272,7 @@ def test_reconstruct_with_an_ensemble(days, gaps, tmp_path, capsys):
     assert main(arguments) == 0
     captured = capsys.readouterr()
     assert "were chosen for the task impute; fit --task reconstruct chooses them for this one" in captured.err
-    _, rows = table(captured.out)
+    _, rows = parse_csv(captured.out)
     seen = np.array([[np.nan, 0.2, np.nan], [10, np.nan, np.nan]])
     wanted = load_posterior(gaps.model).reconstruct([3.5, 4.5], seen, 0, fill=True)
     np.testing.assert_allclose([float(row[1]) for row in rows], wanted.mean[:, 0], rtol=1e-8)
@@ -341,8 +329,7 @@ def test_plots_of_an_ensemble(both, what, tmp_path, capsys):
     path = tmp_path / "a.png"
     more = ["--until", "2024-04-03"] if what == "forecast" else []
     assert main(["plot", both, "--what", what, "-o", str(path), *more]) == 0
-    with Image.open(path) as picture:
-        assert np.asarray(picture.convert("L")).std() > 5
+    assert_picture_is_drawn(path)
     said = f"{what}: of the best model of the ensemble, small" in capsys.readouterr().err
     assert said == (what not in ("fit", "forecast"))
 
@@ -380,8 +367,7 @@ def test_evaluate_writes_a_page(days, gaps, task, tmp_path, capsys):
     for image in page.images:
         kind, content = image["src"].split(";base64,")
         assert kind == "data:image/png"
-        with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
-            assert np.asarray(picture.convert("L")).std() > 5
+        assert_picture_is_drawn(io.BytesIO(base64.b64decode(content)))
     assert "http" not in text
     for part in ("in 50 %", "in 80 %", "linear mapping", "column mean", "regular, every", "Chosen: "):
         assert part in text

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels with units of time on the command line, and names of sequences in Python and in files."""
 
-import csv
 import datetime
 
 import numpy as np
 import pytest
+from written import write_csv
 
 from pyro_vgpds import load, load_posterior
 from pyro_vgpds.cli import main
@@ -17,14 +17,12 @@ SIZES = ["--latent-dim", "2", "--num-inducing", "8", "--steps", "2"]
 def hours(tmp_path):
     """An hourly csv with dates and two named sequences."""
     path, rng = tmp_path / "hours.csv", np.random.default_rng(0)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sequence", "time", "a", "b", "c"])
-        for name, start in (("2014/15", datetime.datetime(2014, 5, 6)), ("2015/16", datetime.datetime(2015, 5, 6))):
-            for i in range(40):
-                values = np.sin(2 * np.pi * i / 24 + np.arange(3)) + 0.05 * rng.standard_normal(3)
-                writer.writerow([name, (start + datetime.timedelta(hours=i)).isoformat(), *values])
-    return path
+    rows = []
+    for name, start in (("2014/15", datetime.datetime(2014, 5, 6)), ("2015/16", datetime.datetime(2015, 5, 6))):
+        for i in range(40):
+            values = np.sin(2 * np.pi * i / 24 + np.arange(3)) + 0.05 * rng.standard_normal(3)
+            rows.append([name, (start + datetime.timedelta(hours=i)).isoformat(), *values])
+    return write_csv(path, ["sequence", "time", "a", "b", "c"], rows)
 
 
 def fit(path, kernel, *options):

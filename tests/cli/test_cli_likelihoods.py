@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs that are not Gaussian, from the command line."""
 
-import csv
 import json
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from written import read_csv, write_csv
 
 from pyro_vgpds import VGPDS, Ensemble, Posterior, PosteriorMixture, Sequences, load_posterior, save_posterior
 from pyro_vgpds.cli import main
@@ -22,15 +22,12 @@ SIZE = ["--latent-dim", "2", "--num-inducing", "6", "--steps", "6"]
 
 
 def write(path, y) -> None:
-    rows = [
-        ["time", *NAMES],
-        *([f"{n / 2:g}", *(f"{v:g}" if np.isfinite(v) else "" for v in row)] for n, row in enumerate(y)),
-    ]
-    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    rows = ([f"{n / 2:g}", *(f"{v:g}" if np.isfinite(v) else "" for v in row)] for n, row in enumerate(y))
+    write_csv(path, ["time", *NAMES], rows)
 
 
 def read(path) -> tuple[list[str], np.ndarray]:
-    header, *rows = csv.reader(path.read_text().splitlines())
+    header, rows = read_csv(path)
     return header, np.array(rows, dtype=float)
 
 

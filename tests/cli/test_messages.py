@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What commands print about their choices, and about what they ignore."""
 
-import csv
 import json
 import math
 import re
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from written import write_csv
 
 from pyro_vgpds import load_posterior
 from pyro_vgpds.cli import main
@@ -23,9 +23,9 @@ def waves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("waves")
     t = np.arange(30.0)
     y = np.sin(t[:, None] / 4.0 + np.arange(6)) + 0.1 * np.random.default_rng(0).standard_normal((30, 6))
-    with (folder / "waves.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["t", *NAMES], *np.column_stack([t, y]).round(4).tolist()])
-    return SimpleNamespace(folder=folder, csv=str(folder / "waves.csv"), rows=np.column_stack([t, y]).round(4))
+    rows = np.column_stack([t, y]).round(4)
+    path = write_csv(folder / "waves.csv", ["t", *NAMES], rows.tolist())
+    return SimpleNamespace(folder=folder, csv=str(path), rows=rows)
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +80,18 @@ def test_evaluate_does_not_train_on_all_data(waves, tmp_path, capsys):
 # columns of text in files to reconstruct
 
 
-def write(path, header, rows):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
-
-
 def test_columns_of_text_that_the_model_does_not_know_are_ignored(waves, model, tmp_path, capsys):
     rows = [[*row, "fine", ""] for row in waves.rows[:4].tolist()]
     rows[1][2] = ""
     rows[2][-1] = "late"
-    plain = write(tmp_path / "plain.csv", ["t", *NAMES], [row[:-2] for row in rows])
-    more = write(tmp_path / "more.csv", ["t", *NAMES, "remark", "state"], rows)
+    plain = write_csv(tmp_path / "plain.csv", ["t", *NAMES], [row[:-2] for row in rows])
+    more = write_csv(tmp_path / "more.csv", ["t", *NAMES, "remark", "state"], rows)
     for path in (plain, more):
         assert main(["reconstruct", str(model), str(path), "-o", f"{path}.out.csv"]) == 0
     assert (tmp_path / "more.csv.out.csv").read_text() == (tmp_path / "plain.csv.out.csv").read_text()
     note = f"note: {more}: columns 'remark', 'state' are ignored: they have text and are no outputs of {model}\n"
     assert capsys.readouterr().err.count(note) == 1
-    one = write(tmp_path / "one.csv", ["t", *NAMES, "remark"], [row[:-1] for row in rows])
+    one = write_csv(tmp_path / "one.csv", ["t", *NAMES, "remark"], [row[:-1] for row in rows])
     assert main(["reconstruct", str(model), str(one), "-o", str(tmp_path / "out.csv")]) == 0
     note = f"note: {one}: column 'remark' is ignored: it has text and is no output of {model}\n"
     assert note in capsys.readouterr().err
@@ -113,6 +107,6 @@ def test_columns_of_text_that_the_model_does_not_know_are_ignored(waves, model, 
     ],
 )
 def test_other_columns_are_errors(header, cells, fault, model, tmp_path, capsys):
-    path = write(tmp_path / "odd.csv", header, [cells])
+    path = write_csv(tmp_path / "odd.csv", header, [cells])
     assert main(["reconstruct", str(model), str(path)]) == 1
     assert fault in capsys.readouterr().err

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands on files of posteriors, of mixtures, and of earlier versions: the same predictions as from Python."""
 
-import csv
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,8 +9,8 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from PIL import Image
 from problems import GOLDEN, fit_posterior
+from written import assert_picture_is_drawn, parse_csv
 
 from pyro_vgpds import (
     VGPDS,
@@ -61,7 +60,7 @@ def files(tmp_path_factory):
 
 
 def table(text):
-    header, *rows = csv.reader(text.splitlines())
+    header, rows = parse_csv(text)
     return header, np.array([[float(cell) for cell in row[2:]] for row in rows])
 
 
@@ -103,8 +102,7 @@ def test_plot(files, name, what, tmp_path):
     path = tmp_path / "figure.png"
     more = ["--until", "1.5", "--sequence", "walk"] if what == "forecast" else []
     assert main(["plot", files.path(name), "--what", what, "-o", str(path), "-q", *more]) == 0
-    with Image.open(path) as picture:
-        assert np.asarray(picture.convert("L")).std() > 5
+    assert_picture_is_drawn(path)
 
 
 def test_generate_from_a_mixture(files, capsys):
