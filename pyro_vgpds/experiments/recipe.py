@@ -78,15 +78,8 @@ class Recipe:
         return asdict(self)
 
 
-def train_default(
-    t: Sequence[ArrayLike],
-    y: Sequence[np.ndarray],
-    seed: int,
-    num_steps: int | None = None,
-    progress: bool | None = None,
-) -> Posterior:
-    """The library's default model of these sequences. The same seed gives the same model."""
-    data = Sequences(list(t), list(y))
+def train_default(data: Sequences, seed: int, num_steps: int | None = None, progress: bool | None = None) -> Posterior:
+    """The library's default model. The same seed gives the same model."""
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
     return _fitted(VGPDS.from_data(data), data, num_steps, progress)
