@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 __all__ = [
@@ -145,30 +146,19 @@ def seed(text: str) -> int:
     return number
 
 
-def _number(text: str) -> float:
-    """The number, or NaN, which is in no range, if ``text`` is not a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+def _number(wanted: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan  # in no range
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"must be {wanted}, but got {text!r}.")
+        return value
+
+    return read
 
 
-def positive(text: str) -> float:
-    value = _number(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive number, but got {text!r}.")
-    return value
-
-
-def share(text: str) -> float:
-    value = _number(text)
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, but got {text!r}.")
-    return value
-
-
-def weight(text: str) -> float:
-    value = _number(text)
-    if not 0.0 < value <= 1.0:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, but got {text!r}.")
-    return value
+positive = _number("a positive number", lambda value: 0.0 < value < math.inf)
+share = _number("at least 0 and below 1", lambda value: 0.0 <= value < 1.0)
+weight = _number("above 0 and at most 1", lambda value: 0.0 < value <= 1.0)

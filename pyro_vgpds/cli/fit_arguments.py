@@ -66,7 +66,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "--no-scale", action="store_true", help="do not divide each output by its standard deviation in the model"
     )
     model.add_argument("--one-noise", action="store_true", help="one noise variance for all outputs, not one for each")
-    for old in ("--scale", "--noise-per-output"):  # now the default
+    for old in ("--scale", "--noise-per-output"):  # accepted without effect: both are the default
         model.add_argument(old, action="store_true", help=argparse.SUPPRESS)
     model.add_argument("--steps", type=count, metavar="N", help="maximum number of steps. Default: 60")
     model.add_argument("--method", choices=METHODS, help="optimiser. Default: natural")
