@@ -15,44 +15,33 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyro
 import torch
 
-from benchmarks.timing import AnonymousMemory
+from benchmarks.timing import AnonymousMemory, alternately
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.prediction.reconstruction import Joint, NewFrames
 
-
-class Timed(Protocol):
-    def seconds(self) -> float: ...
+Step = Callable[[], object]
 
 
-class Stepper:
+def make_step(data: Sequences, latent_dim: int, num_inducing: int) -> Step:
     """The bound of a model and all its gradients."""
-
-    def __init__(self, data: Sequences, latent_dim: int, num_inducing: int) -> None:
-        torch.manual_seed(0)
-        self.data, self.elbo = data, Collapsed_ELBO()
-        temporal = Matern32(lengthscale=1.0) + White(1e-2) + Bias(0.1)
-        self.model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal)
-        self.guide = AutoOpperArchambeau(self.model)
-
-    def seconds(self) -> float:
-        start = time.process_time()
-        self.elbo.loss_and_grads(self.model, self.guide, self.data)
-        return time.process_time() - start
+    torch.manual_seed(0)
+    temporal = Matern32(lengthscale=1.0) + White(1e-2) + Bias(0.1)
+    model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal)
+    return partial(Collapsed_ELBO().loss_and_grads, model, AutoOpperArchambeau(model), data)
 
 
-def compare(plain: Timed, special: Timed, runs: int = 15) -> dict[str, float]:
-    """Median CPU seconds of both, measured alternately."""
-    times = [(plain.seconds(), special.seconds()) for _ in range(runs + 2)][2:]
-    first, second = (statistics.median(column) for column in zip(*times, strict=True))
+def compare(plain: Step, special: Step) -> dict[str, float]:
+    """Median CPU seconds of both."""
+    first, second = map(statistics.median, alternately({"plain": plain, "special": special}, 15).values())
     return {"plain_cpu": first, "cpu": second, "ratio": second / first}
 
 
@@ -67,12 +56,12 @@ def wide(outputs: int, frames: int = 300) -> dict[str, float]:
             noise = rng.standard_normal((frames, part.stop - part.start), dtype=np.float32)
             y[:, part] = latent @ rng.standard_normal((3, part.stop - part.start), dtype=np.float32) + 0.1 * noise
         y.flush()
-        few = Stepper(Sequences(t, np.array(y[:, :1000])), 5, 50)
-        few.seconds()
+        few = make_step(Sequences(t, np.array(y[:, :1000])), 5, 50)
+        few()
         with AnonymousMemory() as memory:
             start = time.process_time()
             mapped = np.memmap(Path(folder) / "y.dat", dtype=np.float32, mode="r", shape=y.shape)
-            many = Stepper(Sequences(t, mapped), 5, 50)
+            many = make_step(Sequences(t, mapped), 5, 50)
             read = time.process_time() - start
             result = compare(few, many)
         return {"outputs": outputs, "read_cpu": read, **result, "memory_beyond_data_mb": memory.grown_mb}
@@ -87,7 +76,7 @@ def missing(frames: int = 1000, outputs: int = 60, num_inducing: int = 50) -> di
     # sequences of 50 frames, so that the temporal prior, which is the same in both, has negligible cost
     parts = [slice(i, i + 50) for i in range(0, frames, 50)]
     complete, partial = (Sequences([t[p] for p in parts], [z[p] for p in parts]) for z in (y, holes))
-    return compare(Stepper(complete, 5, num_inducing), Stepper(partial, 5, num_inducing))
+    return compare(make_step(complete, 5, num_inducing), make_step(partial, 5, num_inducing))
 
 
 def patterns(share: float, frames: int = 644, outputs: int = 56) -> dict[str, float]:
@@ -96,36 +85,29 @@ def patterns(share: float, frames: int = 644, outputs: int = 56) -> dict[str, fl
     y = np.sin(np.outer(t, rng.uniform(0.5, 3.0, outputs)) + rng.uniform(0.0, 6.0, outputs))
     y += 0.1 * rng.standard_normal(y.shape)
     holes = np.where(rng.random(y.shape) < share, np.nan, y)
-    return {"share": share, **compare(Stepper(Sequences(t, y), 9, 100), Stepper(Sequences(t, holes), 9, 100))}
+    return {"share": share, **compare(make_step(Sequences(t, y), 9, 100), make_step(Sequences(t, holes), 9, 100))}
 
 
-class Reconstructor:
+def make_reconstruction(t: np.ndarray, y: np.ndarray, new: int) -> Step:
     """A natural step of the reconstruction of frames with half of their outputs hidden."""
-
-    def __init__(self, t: np.ndarray, y: np.ndarray, new: int) -> None:
-        torch.manual_seed(0)
-        data = Sequences(t[:-new], y[:-new])
-        model = VGPDS.from_data(data, 5, 50, temporal=Matern32(lengthscale=1.0) + White(1e-2))
-        posterior = Posterior(model, AutoOpperArchambeau(model), data)
-        partly = y[-new:].copy()
-        partly[:, ::2] = np.nan
-        frames = Sequences(t[-new:], partly)
-        with torch.no_grad():
-            self.joint = Joint(posterior.training, NewFrames(frames, [0]), data.joined(frames))
-            self.sites = self.joint.sites(torch.zeros(new, 5).double(), torch.ones(new, 5).double())
-
-    def seconds(self) -> float:
-        start = time.process_time()
-        with torch.no_grad():
-            self.joint.evaluate(*self.sites)
-        return time.process_time() - start
+    torch.manual_seed(0)
+    data = Sequences(t[:-new], y[:-new])
+    model = VGPDS.from_data(data, 5, 50, temporal=Matern32(lengthscale=1.0) + White(1e-2))
+    posterior = Posterior(model, AutoOpperArchambeau(model), data)
+    partly = y[-new:].copy()
+    partly[:, ::2] = np.nan
+    frames = Sequences(t[-new:], partly)
+    with torch.no_grad():
+        joint = Joint(posterior.training, NewFrames(frames, [0]), data.joined(frames))
+        sites = joint.sites(torch.zeros(new, 5).double(), torch.ones(new, 5).double())
+    return torch.no_grad()(partial(joint.evaluate, *sites))
 
 
 def reconstruct(outputs: int, frames: int = 240, new: int = 40) -> dict[str, float]:
     rng = np.random.default_rng(0)
     t = np.linspace(0, 10, frames)
     y = np.sin(t[:, None] * rng.uniform(0.5, 2, outputs) + rng.uniform(0, 6, outputs))
-    few, many = Reconstructor(t, y[:, :1000], new), Reconstructor(t, y, new)
+    few, many = make_reconstruction(t, y[:, :1000], new), make_reconstruction(t, y, new)
     return {"outputs": outputs, **compare(few, many)}
 
 

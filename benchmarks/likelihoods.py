@@ -2,8 +2,8 @@
 """A step with outputs that are not Gaussian, beside Gaussian ones: ``python -m benchmarks.likelihoods``.
 
 Each output has missing entries of its own, so Gaussian outputs have a mask for each, which is the nearest problem: one
-Ψ2 and one Cholesky factor for each output. The likelihoods take turns, so that other load on the machine meets all of
-them. Prints one JSON line for each: the median CPU seconds of a step, and their ratio to the Gaussian ones.
+Ψ2 and one Cholesky factor for each output. The likelihoods take turns. Prints one JSON line for each: the median CPU
+seconds of a step, and their ratio to the Gaussian ones.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
 import pyro
 import torch
 
+from benchmarks.timing import alternately
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Sequences
 from pyro_vgpds.kernels import Bias, Matern32, White
 from pyro_vgpds.likelihoods import Bernoulli, Likelihood, NegativeBinomial, Poisson, StudentT
@@ -76,13 +76,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = ["gaussian", *(name for name in args.likelihoods if name != "gaussian")]
     steps = {name: step_of(name, args.frames, args.inducing, args.outputs) for name in names}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for run in range(args.runs + 2):
-        for name, step in steps.items():
-            start = time.process_time()
-            step()
-            if run >= 2:  # the first ones warm up
-                times[name].append(time.process_time() - start)
+    times = alternately(steps, args.runs)
     for name, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, times["gaussian"], strict=True))
         print(json.dumps({"likelihood": name, "cpu_median": statistics.median(found), "ratio": round(ratio, 2)}))

@@ -7,7 +7,7 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,18 @@ def timed(step: Callable[[], Any], runs: int, warmup: int = 2) -> dict[str, floa
         "cpu_median": statistics.median(cpu),
         "peak_rss_mb": peak_rss_mb(),
     }
+
+
+def alternately(steps: Mapping[str, Callable[[], Any]], runs: int, warmup: int = 2) -> dict[str, list[float]]:
+    """CPU seconds of the runs of each step. Steps take turns, so that other load on the machine meets all of them."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for run in range(warmup + runs):
+        for name, step in steps.items():
+            start = time.process_time()
+            step()
+            if run >= warmup:
+                times[name].append(time.process_time() - start)
+    return times
 
 
 def peak_rss_mb() -> float:
