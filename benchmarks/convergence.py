@@ -16,25 +16,17 @@ import statistics
 import time
 from typing import Any
 
-import pyro
 import torch
 
-from benchmarks.real import DATA
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
-from pyro_vgpds.kernels import Bias, Matern32, White
+from benchmarks.real import DATA, start
+from pyro_vgpds import fit
 from pyro_vgpds.training.result import Record
 
 Curve = list[tuple[float, float]]  # CPU seconds and the best bound so far, at every step
 
 
-def trained(name: str, steps: int, options: dict[str, Any], own_kernel: bool) -> tuple[Curve, str]:
-    """The curve of a run, and why it ended."""
-    load, latent_dim, num_inducing = DATA[name]
-    data = load().sequences()
-    pyro.set_rng_seed(0)
-    temporal = Matern32() + White(1e-2) + Bias(0.1) if own_kernel else None
-    model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=temporal)
-    guide = AutoOpperArchambeau(model)
+def trained(name: str, steps: int, options: dict[str, Any], default_kernel: bool) -> Curve:
+    model, guide, data = start(name, default_kernel=default_kernel)
     curve: Curve = []
 
     def note(record: Record) -> None:
@@ -42,8 +34,8 @@ def trained(name: str, steps: int, options: dict[str, Any], own_kernel: bool) ->
         curve.append((time.process_time() - began, best))
 
     began = time.process_time()
-    stopped = fit(model, guide, data, steps, **{"tolerance": 0.0, **options}, progress=False, callback=note).stopped
-    return curve, stopped
+    fit(model, guide, data, steps, **{"tolerance": 0.0, **options}, progress=False, callback=note)
+    return curve
 
 
 def reached(curve: Curve, final: float, share: float) -> tuple[int, float] | None:
@@ -60,12 +52,12 @@ def parsed(variant: str) -> dict[str, Any]:
     return {key: int(value) if key == "warmup" else float(value) for key, value in pairs}
 
 
-def compare(name: str, steps: int, variant_steps: int, variants: list[str], share: float, own_kernel: bool) -> None:
+def compare(name: str, steps: int, variant_steps: int, variants: list[str], share: float, default_kernel: bool) -> None:
     """Print a line of JSON for the long run and one for each variant."""
-    long_run, _ = trained(name, steps, {}, own_kernel)
+    long_run = trained(name, steps, {}, default_kernel)
     final = long_run[-1][1]
     for variant in ["default", *variants]:
-        curve = long_run if variant == "default" else trained(name, variant_steps, parsed(variant), own_kernel)[0]
+        curve = long_run if variant == "default" else trained(name, variant_steps, parsed(variant), default_kernel)
         found = reached(curve, final, share)
         per_step = statistics.median(b[0] - a[0] for a, b in itertools.pairwise(curve))
         row = {
@@ -92,7 +84,7 @@ def main() -> None:
         parser.error(f"unknown data: {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     for name in args.names:
-        compare(name, args.steps, args.variant_steps, args.variants, args.share, not args.default_kernel)
+        compare(name, args.steps, args.variant_steps, args.variants, args.share, args.default_kernel)
 
 
 if __name__ == "__main__":

@@ -113,12 +113,8 @@ def evaluated(cell: str, runs: int) -> list[float]:
 def measure(cell: str, steps: int) -> dict[str, Any]:
     """Everything about one cell."""
     step, alone = statistics.median(stepped(cell, steps)), statistics.median(evaluated(cell, steps))
-    return {
-        "cell": cell,
-        "step_ms": round(1e3 * step, 3),
-        "loss_and_grads_ms": round(1e3 * alone, 3),
-        "ratio": round(step / alone, 3),
-    }
+    ms = {"step_ms": round(1e3 * step, 3), "loss_and_grads_ms": round(1e3 * alone, 3)}
+    return {"cell": cell, **ms, "ratio": round(step / alone, 3)}
 
 
 def elsewhere(path: Path, cell: str, steps: int) -> float:

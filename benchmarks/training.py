@@ -15,13 +15,11 @@ import contextlib
 import time
 from pathlib import Path
 
-import pyro
 import torch
 
 from benchmarks import steps as small
-from benchmarks.real import DATA
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, FitResult, fit
-from pyro_vgpds.kernels import Bias, Matern32, White
+from benchmarks.real import DATA, start
+from pyro_vgpds import FitResult, fit
 from pyro_vgpds.training.result import Record
 
 
@@ -30,15 +28,7 @@ class OutOfTimeError(Exception):
 
 
 def run(name: str, steps: int, seed: int) -> None:
-    load, latent_dim, num_inducing = DATA[name]
-    data = load().sequences()
-
-    def start() -> tuple[VGPDS, AutoOpperArchambeau]:
-        pyro.set_rng_seed(seed)
-        model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=Matern32() + White(1e-2) + Bias(0.1))
-        return model, AutoOpperArchambeau(model)
-
-    model, guide = start()
+    model, guide, data = start(name, seed)
     began = time.process_time()
     natural = fit(model, guide, data, num_steps=steps, tolerance=0.0)
     seconds = time.process_time() - began
@@ -51,7 +41,7 @@ def run(name: str, steps: int, seed: int) -> None:
         if time.process_time() - began > seconds:
             raise OutOfTimeError
 
-    rival, rival_guide = start()
+    rival, rival_guide, data = start(name, seed)
     began = time.process_time()
     lbfgs: FitResult | None = None
     with contextlib.suppress(OutOfTimeError):
@@ -62,7 +52,7 @@ def run(name: str, steps: int, seed: int) -> None:
     row = [
         name, f"{data.num_frames} x {data.num_outputs}", f"{natural.num_steps} ({natural.num_undone} undone)",
         f"{seconds:.1f}", f"{1e3 * seconds / natural.num_steps:.0f}", shown, f"{natural.bound:,.0f}", f"{best:,.0f}",
-        f"{natural.bound - best:,.0f}", f"{active} of {latent_dim}",
+        f"{natural.bound - best:,.0f}", f"{active} of {model.latent_dim}",
     ]  # fmt: skip
     print("| " + " | ".join(row) + " |", flush=True)
 

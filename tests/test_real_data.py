@@ -4,8 +4,7 @@
 import pytest
 
 from benchmarks import real
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, fit
-from pyro_vgpds.kernels import Bias, Matern32, White
+from pyro_vgpds import fit
 
 pytestmark = [pytest.mark.data, pytest.mark.long]
 
@@ -21,11 +20,9 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_training(name, data_home):
     frames, outputs, sequences, missing, steps, bound = EXPECTED[name]
-    load, latent_dim, num_inducing = real.DATA[name]
-    data = load().sequences()
+    model, guide, data = real.start(name)
     assert (data.num_frames, data.num_outputs, data.num_sequences) == (frames, outputs, sequences)
     assert data.num_missing / (frames * outputs) == pytest.approx(missing, abs=0.005)
-    model = VGPDS.from_data(data, latent_dim, num_inducing, temporal=Matern32() + White(1e-2) + Bias(0.1))
-    result = fit(model, AutoOpperArchambeau(model), data, num_steps=steps)
+    result = fit(model, guide, data, num_steps=steps)
     assert result.bound > bound
     assert result.num_undone == 0
