@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: install demo test test-fast test-slow test-matrix fuzz dist dist-test tutorials lint format docs bench clean
+.PHONY: install demo test test-fast test-matrix fuzz dist dist-test tutorials lint format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -23,17 +23,13 @@ $(VENV)/.installed: $(VENV)/.library
 demo: $(VENV)/.library
 	$(BIN)/python -m pyro_vgpds demo --output demo_output
 
-# All tests except those marked slow, which take minutes each. With worksteal, neighbouring tests run in one process, so that
-# a fixture of a module is made once.
+# With worksteal, neighbouring tests run in one process, so that a fixture of a module is made once.
 test: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 # Without those that train for long or start processes: about three minutes on two cores.
 test-fast: install
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long" tests
-
-test-slow: install
-	$(BIN)/python -m pytest -m slow tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" tests
 
 # The quick tests with the oldest and the newest Python, torch, numpy and pandas, without AVX and without C, each in an
 # environment of its own. What is not available is skipped with the reason. MATRIX="--only oldest --python 3.10=PATH" chooses,
@@ -67,7 +63,7 @@ dist-test: dist
 	tar -xzf dist/*.tar.gz -C "$$folder" --strip-components 1; \
 	rm -r "$$folder/pyro_vgpds"; \
 	$(BIN)/python -m pip install --quiet --no-deps --target "$$folder" dist/*.whl; \
-	cd "$$folder"; $(abspath $(BIN))/python -m pytest -n 2 --dist worksteal -m "not slow and not long" tests
+	cd "$$folder"; $(abspath $(BIN))/python -m pytest -n 2 --dist worksteal -m "not long" tests
 
 # Runs all of them in full, a minute or so each; `make test` runs them small.
 tutorials: install

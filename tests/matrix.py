@@ -172,7 +172,7 @@ def try_row(row: Row, settings: argparse.Namespace) -> tuple[str, str]:
         code = code.replace("NAMES", repr(VERSIONS))
         versions = subprocess.run([str(inner), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         workers = ["-n", str(settings.workers)]
-        command = [str(inner), "-m", "pytest", "-q", *workers, "-m", "not slow and not long", *settings.tests]
+        command = [str(inner), "-m", "pytest", "-q", *workers, "-m", "not long", *settings.tests]
         if row.oldest:  # old packages warn of newer ones that they use
             command += ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
         passed = run(command, log, copy, settings.minutes, **row.environment, PYTHONPATH=str(copy))

@@ -125,6 +125,7 @@ def try_problem(problem: Problem, seed: int, folder: Path) -> None:
         most = float(ceiling(likelihood.noise, likelihood.groups_of(data)))
     assert result.bound <= most + small, f"the bound {result.bound} is above the ceiling, {most}"
     post = Posterior(model, guide, data)
+    assert abs(post.bound - result.bound) <= small, f"the trained model has the bound {post.bound}, not {result.bound}"
     last = data.num_sequences - 1
     rows = data.times.slices()[last]
     t, y = data.times.t[rows], data.read()[rows].clone()

@@ -14,7 +14,6 @@ import tqdm.auto
 from problems import make_data, make_model, make_problem
 from pyro.infer import SVI
 from pyro.optim import Adam
-from random_problems import random_problem
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FitResult, NaturalGradient, Posterior, Sequences, fit
 from pyro_vgpds.datasets import make_sequences
@@ -432,38 +431,6 @@ def test_relevance(problem):
     with pytest.raises(ValueError, match="mapping kernel has no weights of latent dimensions"):
         plain.relevance()
     assert isinstance(model.mapping, ARDRBF)
-
-
-def run_random(seed: int) -> tuple[float, float, int]:
-    problem = random_problem(seed)
-    pyro.set_rng_seed(seed)
-    model = VGPDS.from_data(
-        problem.data,
-        problem.latent_dim,
-        problem.num_inducing,
-        temporal=problem.temporal,
-        noise_per_output=problem.noise_per_output,
-    )
-    guide = AutoOpperArchambeau(model)
-    start = bound_of(model, guide, problem.data)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*jitter raised")  # a warning, not a failure
-        result = fit(model, guide, problem.data, num_steps=40)
-    assert start <= result.bound < math.inf, seed
-    assert bound_of(model, guide, problem.data) == pytest.approx(result.bound, rel=1e-5, abs=1e-3), seed
-    return start, result.bound, result.num_undone
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(16))
-def test_random_problems(seed):
-    run_random(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200))
-def test_200_random_problems(seed):
-    run_random(seed)
 
 
 def test_periods_move_slowly_in_any_kernel():
