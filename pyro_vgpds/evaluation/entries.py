@@ -71,9 +71,8 @@ class Entries:
         """
         if self.num_outputs is None:
             return None
-        each, frames = self.frame.unique(dim=1), self.frame[1:].unique(dim=1).shape[1]
-        forecasts = each[:2].unique(dim=1).shape[1]
-        return self.num_outputs * frames * forecasts / each.shape[1]
+        every, frames = (frame.unique(dim=1).shape[1] for frame in (self.frame, self.frame[1:]))
+        return self.num_outputs * frames * len(self.origin.unique()) / every
 
     def apart(self) -> Tensor:
         """A mask (n,) of the last split and of earlier ones that have no frame in common with those already taken."""

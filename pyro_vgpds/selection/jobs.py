@@ -90,7 +90,7 @@ class Workplace:
                 began = True
                 yield candidate, known if known is not None else self.run(candidate)
         for candidate in waiting:
-            yield candidate, self._wait(candidate, "try", partial(self._kept, "try"), self.run)
+            yield candidate, self._wait(candidate, "try", partial(self._kept, "try"), partial(self.run, candidate))
 
     def complete(
         self, trials: Sequence[Trial], starting: Callable[[str], object]
@@ -125,7 +125,7 @@ class Workplace:
             else:
                 yield trial, kept if kept is not None else run(trial)
         for trial in waiting:
-            yield trial, self._wait(trial.candidate, kind, known, lambda _, trial=trial: run(trial))  # type: ignore[misc]
+            yield trial, self._wait(trial.candidate, kind, known, partial(run, trial))
 
     def run(self, candidate: Candidate) -> Trial | str:
         """Try a candidate on the first held-out part and keep the result; a failure is its reason."""
@@ -244,9 +244,7 @@ class Workplace:
                 )
             )
 
-    def _wait(
-        self, candidate: Candidate, kind: str, known: Callable[[Candidate], R | None], run: Callable[[Candidate], R]
-    ) -> R:
+    def _wait(self, candidate: Candidate, kind: str, known: Callable[[Candidate], R | None], run: Callable[[], R]) -> R:
         """The result of another process, or of this one if the other process has failed."""
         while True:
             for worker in self._workers:
@@ -255,7 +253,7 @@ class Workplace:
             if found is not None:
                 return found
             if self._claim(candidate, kind):
-                return run(candidate)
+                return run()
             sleep(0.05)
 
 
