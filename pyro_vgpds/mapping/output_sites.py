@@ -14,14 +14,16 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.communication import SINGLE_PROCESS
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import with_own_gradient
 
-__all__ = ["Evaluation", "OutputSites", "evaluated_moments", "joined_moments", "site_moments", "sites_of"]
+__all__ = [
+    "Evaluation", "OutputSites", "evaluated_moments", "first_state", "joined_moments", "site_moments", "sites_of",
+]  # fmt: skip
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -100,10 +102,7 @@ class OutputSites(PyroModule):
         if not communicator.any(not found):
             state = self.state
         else:
-            with torch.no_grad():
-                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, communicator))
-            for _ in range(_FIRST_UPDATES):
-                state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
+            state = first_state(likelihood, y, data.lengths, communicator, bound)
         if own:
             self.set(state, mark)
             self._last_data = weakref.ref(data)
@@ -180,6 +179,17 @@ def sites_of(model: object) -> OutputSites | None:
     if not isinstance(model, torch.nn.Module):
         return None
     return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
+
+
+def first_state(
+    likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], communicator: Communicator, bound: Bound
+) -> Tensor:
+    """The state of the factors of outputs (N, D) that are met for the first time: a guess, and some updates."""
+    with torch.no_grad():
+        state = likelihood.initial(y, guess(likelihood, y, lengths, communicator))
+    for _ in range(_FIRST_UPDATES):
+        state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
+    return state
 
 
 def site_moments(sites: Sites, bound: Bound) -> Moments:
