@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A first guess of the latent functions from the outputs, with which training starts."""
+"""A first guess of the latent functions from the outputs, with which training starts.
+
+In all functions y (N, D) are outputs, NaN if they were not observed, and ``exposure`` is (N, D): means and averages are
+those at the exposure 1, by default that of all outputs. The processes of ``communicator`` have the rows together.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,7 @@ _ROWS = 256  # rows of a block of windows
 
 
 def column_means(y: Tensor, exposure: Tensor | None = None, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
-    """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is.
-
-    :param y: outputs, NaN if they were not observed.
-    :param exposure: (N, D): the means are those at the exposure 1. Default: ones.
-    :param communicator: the processes that have the rows together.
-    """
+    """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is."""
     seen = torch.isfinite(y)
     e = torch.where(seen, torch.ones_like(y) if exposure is None else exposure, 0.0)
     total, count, number = communicator.all_reduce(torch.stack([torch.nansum(y, -2), e.sum(-2), seen.sum(-2).to(y)]))
@@ -36,12 +35,7 @@ def column_means(y: Tensor, exposure: Tensor | None = None, communicator: Commun
 
 
 def function_means(likelihood: LikelihoodValue, y: Tensor, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
-    """Functions (F,) at which the outputs have the means of their columns.
-
-    :param likelihood: the likelihood at its parameters.
-    :param y: outputs (N, D), NaN if they were not observed.
-    :param communicator: the processes that have the rows together.
-    """
+    """Functions (F,) at which the outputs have the means of their columns."""
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(width * count)
     for part in likelihood.parts(width):
@@ -105,10 +99,8 @@ def guess(
     the Sundays around a Sunday. These, and the width of the window, are those with which each frame's outputs are
     predicted best by the average of its neighbours alone.
 
-    :param likelihood: the likelihood at its parameters.
-    :param y: outputs (N, D), NaN if they were not observed.
     :param lengths: numbers of frames of the sequences.
-    :param communicator: the processes that have sequences together, whose means, quartiles and window they share.
+    :param communicator: the processes, which share their means, quartiles and window.
     """
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(len(y), width * count)
@@ -172,12 +164,9 @@ def smoothed(
 ) -> Tensor:
     """Averages of neighbouring frames of the same sequence, (N, D), shrunk towards the column's mean by one frame.
 
-    :param y: outputs (N, D), NaN if they were not observed.
     :param width: standard deviation of the Gaussian window, in frames; 0: the frame and its two neighbours.
     :param means: (D,).
     :param own: count the frame itself, too.
-    :param exposure: (N, D): the averages are those at the exposure 1. Default: ones.
-    :param communicator: the processes that have sequences together.
     """
     seen = torch.isfinite(y).to(y.dtype)
     usual = torch.ones_like(means)

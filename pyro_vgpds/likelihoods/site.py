@@ -134,9 +134,6 @@ def _derivatives(
 
     These are the derivative of E log p in the mean, and twice that in the variance.
 
-    :param y: outputs (N, D), all possible.
-    :param mean: (..., N, F).
-    :param variance: (..., N, F).
     """
     with torch.enable_grad():
         mean, variance = mean.detach().requires_grad_(), variance.detach().clamp_min(_LEAST_VARIANCE).requires_grad_()

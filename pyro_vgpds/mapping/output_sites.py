@@ -172,10 +172,7 @@ class OutputSites(PyroModule):
 
 
 def sites_of(model: object) -> OutputSites | None:
-    """The Gaussian factors of a model's outputs; None if these are Gaussian.
-
-    :param model: a model of any kind.
-    """
+    """The Gaussian factors of a model's outputs; None if these are Gaussian."""
     if not isinstance(model, torch.nn.Module):
         return None
     return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
@@ -193,11 +190,7 @@ def first_state(
 
 
 def site_moments(sites: Sites, bound: Bound) -> Moments:
-    """E f and E f² under the optimal q(U) of these factors.
-
-    :param sites: the factors.
-    :param bound: the bound given the factors.
-    """
+    """E f and E f² under the optimal q(U) of these factors."""
     with torch.enable_grad():
         weight, linear = (part.detach().requires_grad_() for part in (sites.weight, sites.linear))
         value = bound(Sites(weight, linear, sites.constant))
@@ -206,10 +199,7 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
 
 
 def evaluated_moments(evaluations: Sequence[Evaluation]) -> Moments:
-    """The moments that evaluations after the backward pass give, which may have several draws of the hyperparameters.
-
-    :param evaluations: of the loss, minus the bound.
-    """
+    """The moments that evaluations after a backward pass give, which may have several draws of the hyperparameters."""
     shares = [e for e in evaluations if e.sites.weight.grad is not None]
     drawn = [e.drawn for e in evaluations if e.drawn is not None]
     known = [torch.stack(found).mean(0) for found in zip(*drawn, strict=True)] if drawn else []
@@ -227,13 +217,9 @@ def _total(parts: Sequence[tuple[Tensor | None, float]]) -> Tensor:
 
 
 def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Moments:
-    """The moments that gradients give, except for functions whose moments were drawn.
+    """The moments (N, F) that gradients give, except for functions whose moments were drawn, which are not 0.
 
     The estimate with draws has gradients of its own in the factors of these functions.
-
-    :param mean: E f by the gradients, (N, F).
-    :param square: E f² by the gradients, (N, F).
-    :param drawn: moments, 0 for functions without draws; None if there are no draws.
     """
     if drawn is None:
         return Moments(mean, torch.maximum(square, mean.square()))
