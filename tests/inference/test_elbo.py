@@ -544,20 +544,6 @@ def test_a_model_in_another_dtype_than_its_data_is_said():
     assert loss == pytest.approx(Collapsed_ELBO().loss(exact, AutoOpperArchambeau(exact), data), rel=5e-3)
 
 
-@pytest.mark.long
-def test_float32_trains():
-    rows = make_data((30, 20), outputs=8)
-    data = Sequences(
-        [rows.times.t[:30].numpy(), rows.times.t[30:].numpy()], [rows.y[:30], rows.y[30:]], dtype=torch.float32
-    )
-    model = VGPDS.from_data(data, 3, 12)
-    guide = AutoOpperArchambeau(model)
-    assert all(p.dtype == torch.float32 for p in model.parameters())
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(200)]
-    assert losses[-1] < losses[0] - 300
-
-
 def test_compiled_elbos_take_the_data_as_a_keyword():
     """``JitTrace_ELBO`` traces its positional arguments, which must be tensors; keywords it passes on."""
     model, _, data = make_problem()
