@@ -22,10 +22,10 @@ from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.bound import site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.explicit import conditional_root, expected_log_density, optimum
+from pyro_vgpds.mapping.frame_sums import FrameSums, sum_frames, whitened_psi
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
 from pyro_vgpds.mapping.output_sites import OutputSites, first_state
-from pyro_vgpds.mapping.sums import FrameSums, sum_frames, whitened_psi
 from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 

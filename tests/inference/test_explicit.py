@@ -28,7 +28,7 @@ from pyro_vgpds import (
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.mapping import Dual, ExplicitGP, InducingGaussian, InducingPrior
-from pyro_vgpds.mapping.sums import added_sums, frame_sums
+from pyro_vgpds.mapping.frame_sums import added_sums, frame_sums
 
 COUNT = 5
 
