@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pyro.infer import SVI
+from pyro.optim import Adam
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, fit
 from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
@@ -75,6 +77,12 @@ def make_problem(lengths=LENGTHS, missing=0.0, **options) -> tuple[VGPDS, AutoOp
     """A model and a guide at random parameters, and their data."""
     data = make_data(lengths, missing=missing)
     return *make_model(data, **options), data
+
+
+def train_by_svi(model, guide, data, num_steps: int, rate: float = 0.02, elbo=None) -> list[float]:
+    """The losses of a plain training loop of Pyro, with the collapsed bound unless another ELBO is given."""
+    svi = SVI(model, guide, Adam({"lr": rate}), Collapsed_ELBO() if elbo is None else elbo)
+    return [svi.step(data) for _ in range(num_steps)]
 
 
 def fit_posterior(model: VGPDS, data: Sequences, num_steps: int, **settings) -> Posterior:

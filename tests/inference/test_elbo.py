@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model, make_problem
+from problems import make_data, make_model, make_problem, train_by_svi
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.infer import MCMC, NUTS, SVI, JitTrace_ELBO, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
@@ -131,8 +131,7 @@ def test_any_guide_with_mean_and_variance_works():
     likelihood = poutine.trace(poutine.condition(model, {"x": q.mean})).get_trace(data).nodes["y"]["fn"]
     expected = likelihood.integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, prior)
     assert -first == pytest.approx(expected.item(), rel=1e-10)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), elbo)
-    losses = [svi.step(data) for _ in range(30)]
+    losses = train_by_svi(model, guide, data, 30, 0.05, elbo)
     assert losses[-1] < losses[0]
 
 
@@ -272,8 +271,7 @@ def test_hyperpriors(own):
     data = make_data()
     model = hyper_model(data, own)
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(60)]
+    losses = train_by_svi(model, guide, data, 60)
     assert sum(losses[-10:]) < sum(losses[:10])
     names = {name for name, _ in guide.named_parameters()}
     assert "mean_bar_unconstrained" in names
@@ -332,8 +330,7 @@ def test_autoguides(make, elbo):
     data = make_data((5, 3), missing=0.1)
     model = hyper_model(data)
     guide = make(model)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), elbo())
-    losses = [svi.step(data) for _ in range(40)]
+    losses = train_by_svi(model, guide, data, 40, 0.05, elbo())
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
@@ -437,9 +434,7 @@ def test_state_dicts_round_trip():
     data = make_data()
     model = VGPDS.from_data(data, 2, 5, temporal=Periodic(period=1.0).fix("period") + Matern32() + White(0.1))
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
-    for _ in range(5):
-        svi.step(data)
+    train_by_svi(model, guide, data, 5, 0.05)
     loss = Collapsed_ELBO().loss(model, guide, data)
     states = copy.deepcopy((model.state_dict(), guide.state_dict()))
     pyro.clear_param_store()

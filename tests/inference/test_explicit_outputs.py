@@ -9,8 +9,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 from batch_problems import assert_near, batch_terms, trained
-from pyro.infer import SVI, Predictive, Trace_ELBO
-from pyro.optim import Adam
+from problems import train_by_svi
+from pyro.infer import Predictive, Trace_ELBO
 
 from pyro_vgpds import (
     VGPDS,
@@ -214,9 +214,7 @@ def test_plain_svi_and_other_guides():
     free = AutoExplicit(subsampled, data, free=True)
     everything = SequenceDataset(data).batch(range(COUNT))
     first = Collapsed_ELBO().loss(subsampled, free, everything)
-    svi = SVI(subsampled, free, Adam({"lr": 0.03}), Collapsed_ELBO())
-    for _ in range(40):
-        svi.step(data)
+    train_by_svi(subsampled, free, data, 40, 0.03)
     assert Collapsed_ELBO().loss(subsampled, free, everything) < first - 5.0
 
     def mean_field(batch):

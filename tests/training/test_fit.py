@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import tqdm.auto
-from problems import make_data, make_model, make_problem
+from problems import make_data, make_model, make_problem, train_by_svi
 from pyro.infer import SVI
 from pyro.optim import Adam
 from random_problems import random_problem
@@ -87,8 +87,7 @@ def test_adam_is_svi(problem):
     first = parameters_of(model, guide)
     result = fit(model, guide, data, num_steps=15, method="adam", learning_rate=0.01, warmup=0)
     set_parameters(model, guide, first)
-    svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(15)]
+    losses = train_by_svi(model, guide, data, 15, 0.01)
     np.testing.assert_allclose([-record.bound for record in result.history[:15]], losses, rtol=1e-9)
 
 
