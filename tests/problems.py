@@ -12,7 +12,7 @@ from pyro.optim import Adam
 from torch import Tensor
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, fit
-from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
+from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
@@ -127,6 +127,11 @@ def functions_by_quadrature(gp, q, sites, k_mm: Tensor, points: int = 80):
         kl = kl + 0.5 * (torch.logdet(k_mm) - torch.logdet(s))
         found.append((mean + scale * p @ m, scale**2 * (rest + torch.einsum("ngi,ij,ngj->ng", p, s, p)), kl))
     return weights, found
+
+
+def cosines(model: VGPDS) -> list[Cosine]:
+    """The leaves of the temporal kernel that oscillate."""
+    return [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
 
 
 class Statistics(NamedTuple):
