@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 __all__ = [
-    "LOOP_WORK", "Library", "Loop", "added", "chunks", "keep_memory", "loop_threads", "most_threads",
-    "open_library", "pointer", "run", "run_loops", "start",
+    "LOOP_WORK", "Library", "Loop", "added", "chunks", "loop_threads", "most_threads", "pointer", "run", "run_loops",
+    "start",
 ]  # fmt: skip
 
 #: multiply-adds of a compiled loop for each thread: tenths of a millisecond, several times what a thread takes to start
@@ -36,7 +36,7 @@ _threads: ContextVar[int | None] = ContextVar("_threads", default=None)
 
 
 @functools.cache
-def keep_memory() -> None:
+def _keep_memory() -> None:
     """Make the C library keep up to 64 MB that were freed, for the next step, which needs as much again.
 
     Otherwise glibc returns large pieces to the system at once, and each of their pages costs microseconds when it is
@@ -44,28 +44,6 @@ def keep_memory() -> None:
     32 MB, so that one of this size, which is never written to, is enough.
     """
     torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
-
-
-def open_library(name: str, **functions: list[Any]) -> ctypes.CDLL | None:
-    """The compiled module of this full name; None if it was not built from this version of the sources, or
-    ``PYRO_VGPDS_NATIVE=0`` disables it.
-
-    :param functions: the types of the arguments of its functions, which return an int.
-    """
-    if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
-        return None
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(spec.origin)
-        keep_memory()
-        for function, types in functions.items():
-            getattr(library, function).argtypes = types
-            getattr(library, function).restype = ctypes.c_int
-    except (OSError, AttributeError):
-        return None
-    return library
 
 
 class Library:
@@ -77,12 +55,31 @@ class Library:
     """
 
     def __init__(self, name: str, **functions: str) -> None:
-        types = {function: [_TYPES[one] for one in letters if one != " "] for function, letters in functions.items()}
-        self._open = functools.cache(functools.partial(open_library, name, **types))
+        self._name, self._functions = name, functions
+
+    @functools.cached_property
+    def _opened(self) -> ctypes.CDLL | None:
+        if os.environ.get("PYRO_VGPDS_NATIVE", "1") == "0":
+            return None
+        spec = importlib.util.find_spec(self._name)
+        if spec is None or spec.origin is None:
+            return None
+        try:
+            library = ctypes.CDLL(spec.origin)
+            _keep_memory()
+            for name, letters in self._functions.items():
+                function = getattr(library, name)
+                function.argtypes = [_TYPES[letter] for letter in letters if letter != " "]
+                function.restype = ctypes.c_int
+        except (OSError, AttributeError):
+            return None
+        return library
 
     def __call__(self) -> ctypes.CDLL | None:
-        """The module; None if it was not built or is disabled."""
-        return self._open()
+        """The module; None if it was not built from this version of the sources, or ``PYRO_VGPDS_NATIVE=0`` disables
+        it.
+        """
+        return self._opened
 
     def available(self) -> bool:
         """Whether it was built and is not disabled."""

@@ -24,7 +24,7 @@ from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.shards import total_sizes
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.inference.data_checks import check_time_scales, warn_of_spreads, warn_of_stored
-from pyro_vgpds.inference.exchange import same
+from pyro_vgpds.inference.gather import same
 from pyro_vgpds.inference.outputs_start import (
     check_functions,
     check_likelihood,

@@ -37,11 +37,18 @@ def several_sequences(count: int, gaps: bool) -> Sequences:
     return Sequences(list(data.times.t.split(data.lengths)), y)
 
 
+def state_of(model: VGPDS, guide: Any) -> list[torch.Tensor]:
+    """Copies of all numbers of a model and its guide."""
+    return [value.clone() for value in (*model.state_dict().values(), *guide.state_dict().values())]
+
+
 def batch_terms(model: VGPDS, explicit: AutoExplicit, batch: Any) -> list[torch.Tensor]:
     """The loss of a batch, its gradients in the parameters of the model, and the targets of q(U)."""
     model.zero_grad()
+    factors = explicit.factors.clone()
     loss = torch.tensor(Collapsed_ELBO().loss_and_grads(model, explicit, batch))
-    gradients = [p.grad.clone() for p in model.parameters()]
+    explicit.factors.copy_(factors)
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     with MinibatchNaturalGradient(explicit, 1.0) as natural:
         Collapsed_ELBO().loss(model, explicit, batch)
         dual = natural.u.dual

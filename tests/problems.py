@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pyro.infer import SVI
+from pyro.optim import Adam
 from torch import Tensor
 
-from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
-from pyro_vgpds.kernels import ARDRBF, Bias, Kernel, Matern32, White
+from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, fit
+from pyro_vgpds.kernels import ARDRBF, Bias, Cosine, Kernel, Matern32, White
 from pyro_vgpds.mapping import psi
 from pyro_vgpds.mapping.group_terms import need_gradients, with_gradients
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
@@ -77,6 +79,12 @@ def make_problem(lengths=LENGTHS, missing=0.0, **options) -> tuple[VGPDS, AutoOp
     return *make_model(data, **options), data
 
 
+def train_by_svi(model, guide, data, num_steps: int, rate: float = 0.02, elbo=None) -> list[float]:
+    """The losses of a plain training loop of Pyro, with the collapsed bound unless another ELBO is given."""
+    svi = SVI(model, guide, Adam({"lr": rate}), Collapsed_ELBO() if elbo is None else elbo)
+    return [svi.step(data) for _ in range(num_steps)]
+
+
 def fit_posterior(model: VGPDS, data: Sequences, num_steps: int, **settings) -> Posterior:
     """The posterior after a few steps of training. The settings are those of its predictions; residuals are white if
     none is given.
@@ -119,6 +127,11 @@ def functions_by_quadrature(gp, q, sites, k_mm: Tensor, points: int = 80):
         kl = kl + 0.5 * (torch.logdet(k_mm) - torch.logdet(s))
         found.append((mean + scale * p @ m, scale**2 * (rest + torch.einsum("ngi,ij,ngj->ng", p, s, p)), kl))
     return weights, found
+
+
+def cosines(model: VGPDS) -> list[Cosine]:
+    """The leaves of the temporal kernel that oscillate."""
+    return [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
 
 
 class Statistics(NamedTuple):

@@ -642,7 +642,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     **{f"Reaches.{name}": lambda k, name=name: (getattr(reaches(), name), {"fold": 0})
        for name in ("training", "partial", "truth")},
     "load_mc_maze": lambda k: (datasets.load_mc_maze, {"bin_ms": 20, "data_home": k.folder, "download": False}),
-    "Kernel.add_parameter": lambda k: (RBF().add_parameter, {
+    "DeclaredParameters.add_parameter": lambda k: (RBF().add_parameter, {
         "name": "own", "value": None, "default": 2.0, "constraint": torch.distributions.constraints.positive}),
     "Kernel.read": lambda k: (RBF(1.0, 1.0).read, {"name": "variance"}),
     "Binomial": lambda k: (likelihoods.Binomial, {"total": 3}),

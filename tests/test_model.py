@@ -4,9 +4,7 @@ import pandas as pd
 import pyro
 import pytest
 import torch
-from problems import make_data
-from pyro.infer import SVI
-from pyro.optim import Adam
+from problems import make_data, train_by_svi
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, Posterior, Sequences, TemporalGP, fit
 from pyro_vgpds.inference.pca import kmeans, pca
@@ -17,8 +15,7 @@ from pyro_vgpds.kernels import ARDRBF, RBF, ARDLinear, Bias, Cosine, Matern32, P
 def train(data, steps=10, **options):
     model = VGPDS.from_data(data, **options)
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(steps)]
+    losses = train_by_svi(model, guide, data, steps)
     assert losses[-1] < losses[0] - 0.5
     return model, guide
 

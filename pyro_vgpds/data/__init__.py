@@ -4,8 +4,8 @@
 from pyro_vgpds.data.batches import Batch, SequenceDataset
 from pyro_vgpds.data.frame_batches import FrameBatch, FrameDataset
 from pyro_vgpds.data.groups import ColumnGroups
-from pyro_vgpds.data.items import MappedSequences
 from pyro_vgpds.data.lags import lagged
+from pyro_vgpds.data.map_style import MappedSequences
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_device, check_dtype, check_texts
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.batch import Batch, SomeSequences
-from pyro_vgpds.data.items import Items, in_memory, is_map, read_indices, read_item, read_lengths, read_order
+from pyro_vgpds.data.map_style import Items, in_memory, is_map, read_indices, read_item, read_lengths, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_vgpds.checks import check_count
 from pyro_vgpds.data.batches import Batch, SequenceDataset
-from pyro_vgpds.data.items import MappedSequences, read_indices, read_order
+from pyro_vgpds.data.map_style import MappedSequences, read_indices, read_order
 from pyro_vgpds.data.parts import make_like
 from pyro_vgpds.data.sequences import Sequences
 

@@ -6,7 +6,7 @@ from pyro_vgpds.data.column_shards import ColumnShard
 from pyro_vgpds.data.shards import Shard
 from pyro_vgpds.distributed.api import join, shard, share
 from pyro_vgpds.inference.distributed_elbo import IndependentWarning, independent
-from pyro_vgpds.inference.exchange import gather, same
+from pyro_vgpds.inference.gather import gather, same
 
 __all__ = [
     "ColumnShard", "IndependentWarning", "ProcessError", "Shard", "gather", "independent", "join", "same", "shard",

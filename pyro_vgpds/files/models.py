@@ -20,7 +20,7 @@ from pyro_vgpds.files.kernels import Json, build_kernel, describe_kernel
 from pyro_vgpds.files.likelihoods import check_sites, describe_outputs, read_outputs
 from pyro_vgpds.inference.amortized import AmortizedOpperArchambeau
 from pyro_vgpds.inference.encoder import Encoder
-from pyro_vgpds.inference.exchange import gathered
+from pyro_vgpds.inference.gather import gathered
 from pyro_vgpds.inference.guides import AutoOpperArchambeau, OpperArchambeauGuide
 from pyro_vgpds.inference.partial_guide import PartialGuide, summary_of
 from pyro_vgpds.mapping.sequence_summary import SequenceSummary

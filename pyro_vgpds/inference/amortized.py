@@ -263,7 +263,9 @@ def refine_sites(
     def evaluate(q: OpperArchambeau) -> tuple[_Point, float]:
         mean, variance = (value.detach().clone().requires_grad_() for value in (q.mean, q.variance))
         with torch.enable_grad():
-            expected = likelihood.integrate(_marginals(mean, variance)).log_prob(y)
+            # F̂ depends on q(X) through its marginals only: a path of independent frames has the same
+            marginals = GaussianPath(mean, variance, lambda: torch.diag_embed(variance.mT))
+            expected = likelihood.integrate(marginals).log_prob(y)
         d_mean, d_variance = torch.autograd.grad(expected, (mean, variance))
         bound = float(expected) - float(kl_divergence(q, prior))
         if bound != bound or not all(bool(torch.isfinite(d).all()) for d in (d_mean, d_variance)):
@@ -282,8 +284,3 @@ def refine_sites(
             state = damping.step(state, advance)
             best = state if state.bound > best.bound else best
         return Refined(best.point[0], best.bound, first.bound, state.step)
-
-
-def _marginals(mean: Tensor, variance: Tensor) -> GaussianPath:
-    """A path of independent frames: F̂ depends on q(X) through its marginals only."""
-    return GaussianPath(mean, variance, lambda: torch.diag_embed(variance.mT))

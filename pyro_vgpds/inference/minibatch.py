@@ -10,8 +10,8 @@ from pyro_vgpds.checks import check_rate
 from pyro_vgpds.inference.explicit import AutoExplicit
 from pyro_vgpds.inference.natural import Tracked, natural_step
 from pyro_vgpds.mapping.dual import Dual
+from pyro_vgpds.mapping.frame_sums import FrameSums
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
-from pyro_vgpds.mapping.sums import FrameSums
 from pyro_vgpds.temporal.distributions import TemporalGP
 from pyro_vgpds.temporal.gaussian import least_lam
 

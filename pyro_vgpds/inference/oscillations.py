@@ -29,7 +29,7 @@ from torch import Tensor
 from pyro_vgpds.data.durations import UNITS
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.inference.scales import choose_scales, evidence, head, main_cycle
-from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern12, Matern32, White
+from pyro_vgpds.kernels import Bias, Cosine, Kernel, Matern12, Matern32, Sum, White
 
 __all__ = [
     "average_cycle", "harmonics", "oscillates", "oscillator", "predicted_share", "refined_period", "slow_path",
@@ -79,10 +79,7 @@ def harmonics(period: float, is_fixed: bool = False) -> Kernel:
     cosines = [Cosine(1.0 / k**2, period / k) for k in range(1, _HARMONICS + 1)]
     if is_fixed:
         cosines = [cosine.fix("period") for cosine in cosines]
-    waves: Kernel = cosines[0]
-    for cosine in cosines[1:]:
-        waves = waves + cosine
-    return Matern32(lengthscale=_CYCLES * period).fix("variance") * waves
+    return Matern32(lengthscale=_CYCLES * period).fix("variance") * Sum(*cosines)
 
 
 def average_cycle(times: Times, x: Tensor, is_dated: bool = False) -> float | None:

@@ -190,13 +190,9 @@ def _slow_down(kernel: Kernel, span: float, moving: int, static: int) -> None:
                 last = last.clamp_min(20.0 * span)
             elif isinstance(leaf, Bias):
                 last = last.clamp_min(1.0)
-            elif isinstance(leaf, White) or _is_slow(leaf):
+            elif isinstance(leaf, White) or leaf.is_fixed("lengthscale"):
                 last = 0.1 * last
             leaf.set(name, torch.cat([value, last]))
-
-
-def _is_slow(leaf: Kernel) -> bool:
-    return "lengthscale" in leaf.parameter_names and leaf.is_fixed("lengthscale")
 
 
 @dataclass(frozen=True)
@@ -247,7 +243,8 @@ def check_start(data: Sequences, sizes: Sizes) -> None:
             f"outputs {_some(tiny, data.columns)} of data differ by so little that their variance is zero in "
             f"{data.dtype}. Use another unit."
         )
-    constant = (data.output_variances <= _rounding(data)).nonzero().flatten().tolist()
+    rounding = (4.0 * torch.finfo(data.dtype).eps * data.output_means).square()  # the variance of a constant output
+    constant = (data.output_variances <= rounding).nonzero().flatten().tolist()
     if n > 1 and len(constant) == d:
         raise ValueError("nothing in data varies: every output has the same value in all its frames.")
     if static_dim is None:
@@ -265,11 +262,6 @@ def _underflows(data: Sequences) -> list[int]:
     small = (data.output_variances < least) & (data.output_means.abs() < math.sqrt(least))
     parts = ((i, data.read(i, i + 1)) for i in small.nonzero().flatten().tolist())
     return [i for i, part in parts if len(part[torch.isfinite(part)].unique()) > 1]
-
-
-def _rounding(data: Sequences) -> Tensor:
-    """The variance of a constant output by rounding alone."""
-    return (4.0 * torch.finfo(data.dtype).eps * data.output_means).square()
 
 
 def _some(indices: list[int], names: list[str] | None) -> str:

@@ -20,9 +20,9 @@ from pyro_vgpds.mapping.bound import SiteLimits, site_limits
 from pyro_vgpds.mapping.dual import Dual
 from pyro_vgpds.mapping.explicit import ExplicitGP, optimum
 from pyro_vgpds.mapping.explicit_outputs import ExpectedOutputs, ExplicitOutputs
+from pyro_vgpds.mapping.frame_sums import FrameSums, added_sums, frame_sums, removed_sums, sum_frames
 from pyro_vgpds.mapping.inducing_gaussian import InducingPrior
 from pyro_vgpds.mapping.latent_gp import scaled_sites
-from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums, removed_sums, sum_frames
 from pyro_vgpds.pyro_state import own_store
 from pyro_vgpds.temporal.distributions import TemporalGP
 

@@ -8,7 +8,7 @@ from pyro_vgpds.kernels.linear import Linear
 from pyro_vgpds.kernels.markov_rbf import MarkovRBF
 from pyro_vgpds.kernels.names import parse_kernel, parse_mapping, register_kernel
 from pyro_vgpds.kernels.pyro_gp import from_pyro
-from pyro_vgpds.kernels.statespace import StateSpace
+from pyro_vgpds.kernels.state_space import StateSpace
 from pyro_vgpds.kernels.stationary import RBF, Cosine, Matern12, Matern32, Matern52, Periodic, StationaryValue
 from pyro_vgpds.kernels.values import KernelValue, lift
 

@@ -18,7 +18,7 @@ from pyro_vgpds.formatting import describe_prior, numbers
 from pyro_vgpds.kernels.owners import release
 from pyro_vgpds.kernels.values import KernelValue, ProductValue, SumValue
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.parameters import ParameterLike, TimeLike
+from pyro_vgpds.parameters import TimeLike
 from pyro_vgpds.parameters.declared import DeclaredParameters
 from pyro_vgpds.parameters.gradients import view_of
 
@@ -37,8 +37,8 @@ class Kernel(DeclaredParameters):
     ``pandas.Timedelta``. A call of the module reads every parameter once and returns the kernel's value, so that one
     trace sees one draw of each. ``+`` and ``*`` combine kernels.
 
-    To write a kernel, derive from this class, call :meth:`add_parameter` in the constructor, and write ``forward``,
-    which passes what :meth:`read` gives to your :class:`KernelValue`.
+    To write a kernel, derive from this class, call :meth:`~pyro_vgpds.parameters.DeclaredParameters.add_parameter` in
+    the constructor, and write ``forward``, which passes what :meth:`read` gives to your :class:`KernelValue`.
 
     >>> import pyro.distributions as dist
     >>> from pyro_vgpds.kernels import RBF
@@ -64,34 +64,6 @@ class Kernel(DeclaredParameters):
     def forward(self) -> KernelValue | MappingValue:
         """Read every parameter once, and return the kernel's value."""
         raise undefined(self, "forward(), which returns its value")
-
-    def add_parameter(
-        self,
-        name: str,
-        value: TimeLike | None,
-        default: ParameterLike | None = None,
-        constraint: constraints.Constraint = constraints.positive,
-    ) -> None:
-        """Declare a parameter; to be called in the constructor.
-
-        :param name: its name, which also becomes an attribute of the kernel.
-        :param value: as for :meth:`set`. None: ``default``, until ``VGPDS.from_data`` chooses a value from the data,
-            which it does for parameters named ``lengthscale`` and ``period``.
-        :param default: the initial value if ``value`` is None.
-        :param constraint: of each of its values, such as ``constraints.real`` or ``constraints.interval(-1, 1)`` of
-            ``torch.distributions``. Default: positive.
-        :raises ValueError: if the name is taken, or the value is not finite or does not satisfy the constraint.
-        :raises TypeError: if the value is neither a number nor a prior, or the constraint is not one of single numbers.
-
-        >>> from pyro_vgpds.kernels import Kernel
-        >>> class Decay(Kernel):
-        ...     def __init__(self, rate=None):
-        ...         super().__init__()
-        ...         self.add_parameter("rate", rate, default=1.0)
-        >>> Decay(rate=2.0), Decay().unset
-        (Decay(rate=2), {'rate'})
-        """
-        self._add(name, value, default, constraint)
 
     def _give(self, name: str, value: TimeLike) -> None:
         self.durations.discard(name)

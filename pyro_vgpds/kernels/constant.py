@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
-from pyro_vgpds.kernels.statespace import ConstantState
+from pyro_vgpds.kernels.state_space import ConstantState
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.linalg import add_diagonal
 from pyro_vgpds.mapping.forms import LinearForm, register_linear

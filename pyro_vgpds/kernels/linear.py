@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyro_vgpds.kernels.base import Kernel
-from pyro_vgpds.kernels.statespace import ConstantState
+from pyro_vgpds.kernels.state_space import ConstantState
 from pyro_vgpds.kernels.values import KernelValue, lift
 from pyro_vgpds.parameters import ParameterLike
 

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_vgpds.kernels.statespace import block_diagonal, matrix
+from pyro_vgpds.kernels.state_space import block_diagonal, matrix
 
 __all__ = ["CosineStates", "MaternStates", "PeriodicStates"]
 

@@ -11,7 +11,7 @@ from functools import reduce
 from torch import Tensor
 
 from pyro_vgpds.checks import check_tensor, undefined
-from pyro_vgpds.kernels.statespace import StateSpace, StateSpaceProduct, StateSpaceSum
+from pyro_vgpds.kernels.state_space import StateSpace, StateSpaceProduct, StateSpaceSum
 from pyro_vgpds.mapping.forms import LinearForm, RBFForm, linear_form, rbf_form, register_linear, register_rbf
 from pyro_vgpds.mapping.psi import MappingValue, cross_psi2
 

@@ -16,7 +16,7 @@ from pyro_vgpds.checks import check_flags, undefined
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
 from pyro_vgpds.likelihoods.value import LikelihoodValue, several_draws
-from pyro_vgpds.parameters import ParameterLike
+from pyro_vgpds.parameters import ParameterLike, TimeLike
 from pyro_vgpds.parameters.declared import DeclaredParameters
 
 __all__ = ["Likelihood"]
@@ -53,9 +53,6 @@ class Likelihood(DeclaredParameters):
     takes_exposure: ClassVar[bool] = False
     #: parameters that are standard deviations: training moves their logs half as far as those of variances
     deviations: ClassVar[frozenset[str]] = frozenset()
-    #: arguments of the constructor that are not parameters, which files keep: attributes that are numbers, strings,
-    #: None, tensors, likelihoods, and lists and dictionaries of these
-    option_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,23 +62,18 @@ class Likelihood(DeclaredParameters):
     def add_parameter(
         self,
         name: str,
-        value: ParameterLike | None,
+        value: TimeLike | None,
         default: ParameterLike | None = None,
         constraint: constraints.Constraint = constraints.positive,
         per_output: bool = True,
     ) -> None:
-        """Declare a parameter; to be called in the constructor.
+        """As :meth:`~pyro_vgpds.parameters.DeclaredParameters.add_parameter`, for one number or (D,), one for each
+        output. A value that is not given is chosen by :meth:`prepare`.
 
-        :param name: its name, which also becomes an attribute.
-        :param value: a number or (D,) for each output (learned), or a prior. None: ``default``, until
-            ``prepare`` chooses a value.
-        :param default: the initial value if ``value`` is None.
-        :param constraint: of each of its values. Default: positive.
         :param per_output: whether a vector has a value for each output. If False, it may have any size.
-        :raises ValueError: if the name is taken, or the value does not satisfy the constraint.
         """
         check_flags(per_output=per_output)
-        self._add(name, value, default, constraint)
+        super().add_parameter(name, value, default, constraint)
         if per_output:
             self.per_output.add(name)
 

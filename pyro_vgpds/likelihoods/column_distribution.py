@@ -14,7 +14,13 @@ from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 
-__all__ = ["ColumnDistribution"]
+__all__ = ["ColumnDistribution", "joined_outputs"]
+
+
+def joined_outputs(parts: Sequence[Tensor], order: Tensor) -> Tensor:
+    """Numbers (..., d) of the outputs of each part side by side, in another order, (..., D)."""
+    shape = broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(shape + part.shape[-1:]) for part in parts], -1)[..., order]
 
 
 class ColumnDistribution(MatrixDistribution):
@@ -31,8 +37,7 @@ class ColumnDistribution(MatrixDistribution):
         super().__init__(batch + self._order.shape, torch.Size(()), validate_args=False)
 
     def _joined(self, found: Sequence[Tensor]) -> Tensor:
-        shape = broadcast_shapes(*(each.shape[:-1] for each in found))
-        return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order]
+        return joined_outputs(found, self._order)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return self._joined([part.log_prob(value[..., i]) for part, i in zip(self.parts, self.outputs, strict=True)])

@@ -14,10 +14,9 @@ from torch import Tensor
 from pyro_vgpds.checks import check_count, check_texts, is_whole
 from pyro_vgpds.formatting import counted
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution
+from pyro_vgpds.likelihoods.column_distribution import ColumnDistribution, joined_outputs
 from pyro_vgpds.likelihoods.factors import Moments, Part, Sites, Values
 from pyro_vgpds.likelihoods.value import LikelihoodValue
-from pyro_vgpds.linalg import broadcast_shapes
 
 __all__ = ["ByColumn"]
 
@@ -152,12 +151,7 @@ class ByColumn(Likelihood):
         """Results (..., d) of the outputs of each likelihood, in the order of all outputs, (..., D)."""
         parts = self.parts(p, len(self.place))
         found = [take(part.likelihood, part.parameters, _outputs(part)) for part in parts]
-        shape = broadcast_shapes(*(each.shape[:-1] for each in found))
-        return torch.cat([each.expand(shape + each.shape[-1:]) for each in found], -1)[..., self._order()]
-
-    def _order(self) -> Tensor:
-        """Where each output is if the outputs are sorted by their likelihoods."""
-        return self.place.argsort(stable=True).argsort()
+        return joined_outputs(found, self.place.argsort(stable=True).argsort())
 
     def _own(self, f: Tensor, outputs: Tensor, likelihood: Likelihood) -> Tensor:
         """The function values (..., d) or (..., d, P) of a likelihood, from those of all outputs."""

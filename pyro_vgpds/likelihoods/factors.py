@@ -79,7 +79,6 @@ def rows_of_all(y: Tensor, communicator: Communicator) -> Tensor:
     """The rows of all processes; if they are very many, some of them at equal distances.
 
     :param y: those of this process, (n, D).
-    :param communicator: the processes.
     """
     if communicator.size == 1:
         return y

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A first guess of the latent functions from the outputs, with which training starts."""
+"""A first guess of the latent functions from the outputs, with which training starts.
+
+In all functions y (N, D) are outputs, NaN if they were not observed, and ``exposure`` is (N, D): means and averages are
+those at the exposure 1, by default that of all outputs. The processes of ``communicator`` have the rows together.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,7 @@ _ROWS = 256  # rows of a block of windows
 
 
 def column_means(y: Tensor, exposure: Tensor | None = None, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
-    """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is.
-
-    :param y: outputs, NaN if they were not observed.
-    :param exposure: (N, D): the means are those at the exposure 1. Default: ones.
-    :param communicator: the processes that have the rows together.
-    """
+    """Mean of each column (N, D) with half a frame of the mean of all, (D,): never 0 unless every output is."""
     seen = torch.isfinite(y)
     e = torch.where(seen, torch.ones_like(y) if exposure is None else exposure, 0.0)
     total, count, number = communicator.all_reduce(torch.stack([torch.nansum(y, -2), e.sum(-2), seen.sum(-2).to(y)]))
@@ -36,64 +35,13 @@ def column_means(y: Tensor, exposure: Tensor | None = None, communicator: Commun
 
 
 def function_means(likelihood: LikelihoodValue, y: Tensor, communicator: Communicator = SINGLE_PROCESS) -> Tensor:
-    """Functions (F,) at which the outputs have the means of their columns.
-
-    :param likelihood: the likelihood at its parameters.
-    :param y: outputs (N, D), NaN if they were not observed.
-    :param communicator: the processes that have the rows together.
-    """
+    """Functions (F,) at which the outputs have the means of their columns."""
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(width * count)
     for part in likelihood.parts(width):
-        own, columns = likelihood.of(part), y[:, part.columns(width)]
-        exposure = _exposure(own, columns)
-        f[part.functions(width, count)] = _Link(
-            own, _means(own, columns, exposure, communicator), columns, exposure, communicator
-        ).means
+        own = _Columns(likelihood.of(part), y[:, part.columns(width)], communicator)
+        f[part.functions(width, count)] = own.functions
     return f
-
-
-class _Link:
-    """The link of a likelihood, finite also at the ends of the range of means.
-
-    If n outputs are all zeros, or all successes, f = ∓log(2n + 1), as if there were half an event of the other kind.
-    Without any output, f = 0.
-    """
-
-    def __init__(
-        self, likelihood: LikelihoodValue, means: Tensor, y: Tensor, exposure: Tensor | None, communicator: Communicator
-    ) -> None:
-        self.link = likelihood.link
-        size = communicator.all_reduce(
-            torch.where(torch.isfinite(y), 1.0 if exposure is None else exposure, 0.0).to(y).sum(-2)
-        )
-        f = self.link(means)
-        self._far = torch.log1p(2.0 * size).repeat_interleave(len(f) // len(means), -1)
-        self._inside, self.means = torch.isfinite(f), self._finite(f)  #: functions (F,) of the means of columns
-
-    def _finite(self, f: Tensor) -> Tensor:
-        far = torch.where(f > 0.0, self._far, -self._far)
-        return torch.where(f.isnan(), 0.0, torch.where(f.isinf(), far, f))
-
-    def __call__(self, mean: Tensor) -> Tensor:
-        """Functions (..., F) of averages (..., D). In columns at an end, averages differ from it by rounding errors."""
-        return torch.where(self._inside, self._finite(self.link(mean)), self.means)
-
-
-def _means(likelihood: LikelihoodValue, y: Tensor, exposure: Tensor | None, communicator: Communicator) -> Tensor:
-    """The means of the columns (D,) of one likelihood. Those of continuous outputs, in units of their own, are plain:
-    only a column that was never observed takes the mean of all.
-    """
-    means, seen = column_means(y, exposure, communicator), torch.isfinite(y)
-    if likelihood.likelihood.is_discrete:
-        return means
-    count = seen.to(y) if exposure is None else torch.where(seen, exposure, 0.0)
-    total, weight = communicator.all_reduce(torch.stack([torch.nansum(y, 0), count.sum(0)]))
-    return torch.where(weight > 0.0, total / weight, means)
-
-
-def _exposure(likelihood: LikelihoodValue, y: Tensor) -> Tensor | None:
-    return None if likelihood.offset is None else likelihood.offset.exp().expand_as(y)
 
 
 def guess(
@@ -105,54 +53,79 @@ def guess(
     the Sundays around a Sunday. These, and the width of the window, are those with which each frame's outputs are
     predicted best by the average of its neighbours alone.
 
-    :param likelihood: the likelihood at its parameters.
-    :param y: outputs (N, D), NaN if they were not observed.
     :param lengths: numbers of frames of the sequences.
-    :param communicator: the processes that have sequences together, whose means, quartiles and window they share.
+    :param communicator: the processes, which share their means, quartiles and window.
     """
     width, count = y.shape[-1], likelihood.likelihood.num_functions
     f = y.new_zeros(len(y), width * count)
     for part in likelihood.parts(width):
-        f[:, part.functions(width, count)] = _guess(
-            likelihood.of(part), y[:, part.columns(width)], lengths, communicator
-        )
+        own = _Columns(likelihood.of(part), y[:, part.columns(width)], communicator)
+        f[:, part.functions(width, count)] = own.guess(lengths)
     return f
 
 
-def _guess(likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], communicator: Communicator) -> Tensor:
-    exposure = _exposure(likelihood, y)
-    means = _means(likelihood, y, exposure, communicator)
-    seen, link = torch.isfinite(y), _Link(likelihood, means, y, exposure, communicator)
-    if not likelihood.likelihood.is_discrete:
-        rate = y if exposure is None else y / exposure
-        return link(torch.where(seen, without_outliers(rate, communicator), means))
-    best, best_score = means.expand(y.shape), -torch.inf
-    orders = [(torch.arange(len(y), device=y.device), lengths)]
-    if len(lengths) == 1 and communicator.size == 1 and (stride := _repetition(y, means, exposure)) is not None:
-        orders.append(_by_phase(len(y), stride, y.device))
-    for order, parts in orders:
-        rows, observed, value = y[order], seen[order], filled(y)[order]
-        smooth = partial(
-            smoothed, rows, parts, means=means, exposure=None if exposure is None else exposure[order],
-            communicator=communicator,
-        )  # fmt: skip
-        for width in _WIDTHS:
-            log_prob = likelihood.distribution(link(smooth(width=width, own=False))).log_prob(value)
-            score = float(communicator.all_reduce(torch.where(observed, log_prob, 0.0).sum()))
-            if score > best_score:
-                best_score, best = score, smooth(width=width, own=True)[order.argsort()]
-    return link(best)
+class _Columns:
+    """The outputs (N, D) of one likelihood, the means of their columns, and the functions (F,) at these.
 
+    Functions are finite also at the ends of the range of means: if n outputs are all zeros, or all successes,
+    f = ∓log(2n + 1), as if there were half an event of the other kind. Without any output, f = 0.
+    """
 
-def _repetition(y: Tensor, means: Tensor, exposure: Tensor | None) -> int | None:
-    """The number of frames after which the sums of outputs (N, D) of a sequence repeat, if there is one."""
-    seen = torch.isfinite(y)
-    expected = torch.where(seen, means if exposure is None else means * exposure, 0.0).sum(-1)
-    level = torch.log((torch.nansum(y, -1) + 0.5) / (expected + 0.5))
-    known = seen.any(-1)
-    time = torch.arange(len(y), dtype=torch.float64)
-    found = find_repeat([(time[known.cpu()], level[known].double().cpu().unsqueeze(-1))]) if known.sum() > 2 else None
-    return None if found is None or found.period < 1.5 else round(found.period)
+    def __init__(self, likelihood: LikelihoodValue, y: Tensor, communicator: Communicator) -> None:
+        self.likelihood, self.y, self.communicator = likelihood, y, communicator
+        self.is_discrete, self.seen = likelihood.likelihood.is_discrete, torch.isfinite(y)
+        self.exposure = None if likelihood.offset is None else likelihood.offset.exp().expand_as(y)
+        size = self.seen.to(y) if self.exposure is None else torch.where(self.seen, self.exposure, 0.0).to(y)
+        total, size = communicator.all_reduce(torch.stack([torch.nansum(y, 0), size.sum(0)]))
+        self.means = column_means(y, self.exposure, communicator)
+        if not self.is_discrete:  # in units of their own: only a column that was never observed takes the mean of all
+            self.means = torch.where(size > 0.0, total / size, self.means)
+        f = likelihood.link(self.means)
+        self._far = torch.log1p(2.0 * size).repeat_interleave(likelihood.likelihood.num_functions, -1)
+        self._inside, self.functions = torch.isfinite(f), self._finite(f)
+
+    def _finite(self, f: Tensor) -> Tensor:
+        far = torch.where(f > 0.0, self._far, -self._far)
+        return torch.where(f.isnan(), 0.0, torch.where(f.isinf(), far, f))
+
+    def _link(self, mean: Tensor) -> Tensor:
+        """Functions (N, F) of averages (N, D). In columns at an end, averages differ from it by rounding errors."""
+        return torch.where(self._inside, self._finite(self.likelihood.link(mean)), self.functions)
+
+    def guess(self, lengths: tuple[int, ...]) -> Tensor:
+        """:func:`guess` of these columns."""
+        y, exposure, communicator = self.y, self.exposure, self.communicator
+        if not self.is_discrete:
+            rate = y if exposure is None else y / exposure
+            return self._link(torch.where(self.seen, without_outliers(rate, communicator), self.means))
+        best, best_score = self.means.expand(y.shape), -torch.inf
+        orders = [(torch.arange(len(y), device=y.device), lengths)]
+        if len(lengths) == 1 and communicator.size == 1 and (stride := self._repetition()) is not None:
+            orders.append(_by_phase(len(y), stride, y.device))
+        for order, parts in orders:
+            observed, value = self.seen[order], filled(y)[order]
+            smooth = partial(
+                smoothed, y[order], parts, means=self.means, exposure=None if exposure is None else exposure[order],
+                communicator=communicator,
+            )  # fmt: skip
+            for width in _WIDTHS:
+                outputs = self.likelihood.distribution(self._link(smooth(width=width, own=False)))
+                score = float(communicator.all_reduce(torch.where(observed, outputs.log_prob(value), 0.0).sum()))
+                if score > best_score:
+                    best_score, best = score, smooth(width=width, own=True)[order.argsort()]
+        return self._link(best)
+
+    def _repetition(self) -> int | None:
+        """The number of frames after which the sums of the outputs of a sequence repeat, if there is one."""
+        usual = self.means if self.exposure is None else self.means * self.exposure
+        expected = torch.where(self.seen, usual, 0.0).sum(-1)
+        level = torch.log((torch.nansum(self.y, -1) + 0.5) / (expected + 0.5))
+        known = self.seen.any(-1).cpu()
+        if known.sum() <= 2:
+            return None
+        time = torch.arange(len(level), dtype=torch.float64)
+        found = find_repeat([(time[known], level.cpu()[known].double().unsqueeze(-1))])
+        return None if found is None or found.period < 1.5 else round(found.period)
 
 
 def _by_phase(count: int, stride: int, device: torch.device) -> tuple[Tensor, tuple[int, ...]]:
@@ -172,12 +145,9 @@ def smoothed(
 ) -> Tensor:
     """Averages of neighbouring frames of the same sequence, (N, D), shrunk towards the column's mean by one frame.
 
-    :param y: outputs (N, D), NaN if they were not observed.
     :param width: standard deviation of the Gaussian window, in frames; 0: the frame and its two neighbours.
     :param means: (D,).
     :param own: count the frame itself, too.
-    :param exposure: (N, D): the averages are those at the exposure 1. Default: ones.
-    :param communicator: the processes that have sequences together.
     """
     seen = torch.isfinite(y).to(y.dtype)
     usual = torch.ones_like(means)

@@ -23,11 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["hermite_nodes", "normal_draws", "normal_groups", "normal_lattice", "with_moments"]
+__all__ = ["hermite_nodes", "normal_draws", "normal_groups", "normal_lattice", "usual_nodes", "with_moments"]
 
 _END = 3.0  # where the last of the groups begin
 _SEED = 20110  # of the scrambling: the draws are the same in every call
 _BANDWIDTH = 1.06  # of Silverman's rule, in standard deviations, times S^(−1/5)
+
+
+def usual_nodes(num_functions: int) -> int:
+    """Gauss–Hermite points of each function value, with this number of functions for each output."""
+    return 15 if num_functions == 1 else 9
 
 
 @functools.lru_cache(maxsize=64)

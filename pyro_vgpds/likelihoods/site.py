@@ -16,12 +16,11 @@ from torch import Tensor
 
 from pyro_vgpds.likelihoods.base import Likelihood
 from pyro_vgpds.likelihoods.factors import Moments, Sites, Values, filled
-from pyro_vgpds.likelihoods.quadrature import hermite_nodes
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, usual_nodes
 
 __all__ = ["SiteLikelihood", "expected"]
 
 _DRAWS, _DRAWS_OF_MANY, _MANY = 8, 4, 50  # draws of each latent point, with few and with many outputs
-_NODES, _NODES_OF_SEVERAL = 15, 9  # for each function value
 _SPREAD = 0.1  # first variance of a function value
 _LEAST_VARIANCE = 1e-10  # of a function value: its square root must have a derivative
 _LEAST_WEIGHT = 1e-4  # of a factor: below it the output has hardly any information, or log p is not concave
@@ -100,7 +99,7 @@ class SiteLikelihood(Likelihood):
         return self.num_draws or (_DRAWS if num_outputs < _MANY else _DRAWS_OF_MANY)
 
     def _nodes(self) -> int:
-        return self.num_nodes or (_NODES if self.num_functions == 1 else _NODES_OF_SEVERAL)
+        return self.num_nodes or usual_nodes(self.num_functions)
 
     def initial(self, y: Tensor, f: Tensor, p: Values) -> Tensor:
         moments = Moments(f, f.square() + _SPREAD)
@@ -135,9 +134,6 @@ def _derivatives(
 
     These are the derivative of E log p in the mean, and twice that in the variance.
 
-    :param y: outputs (N, D), all possible.
-    :param mean: (..., N, F).
-    :param variance: (..., N, F).
     """
     with torch.enable_grad():
         mean, variance = mean.detach().requires_grad_(), variance.detach().clamp_min(_LEAST_VARIANCE).requires_grad_()

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from pyro_vgpds.linalg import broadcast_shapes, cholesky
 from pyro_vgpds.mapping.forms import LinearForm, linear_form, register_linear
-from pyro_vgpds.mapping.pairs import outer_sums
 from pyro_vgpds.mapping.psi import MappingValue, Psi, expect, masked_sum, observe
+from pyro_vgpds.mapping.quadratic_forms import outer_sums
 
 __all__ = ["Basis", "InducingInputs", "LinearForm", "LinearWeights", "basis_of", "linear_form", "register_linear"]
 

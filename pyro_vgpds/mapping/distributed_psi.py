@@ -8,8 +8,8 @@ sums, times K, is the gradient of :math:`\hat F` in the statistics of its own fr
 backward pass. If the processes have different functions of the sums, as outputs whose expectations are drawn do, the
 gradients are summed there.
 
-The sums of a batch (:mod:`~pyro_vgpds.mapping.sums`) are summed in the same way, G (1 + M (M + 1) / 2) + M D numbers
-and a few, for G groups of outputs that were observed together in the batches of all processes.
+The sums of a batch (:mod:`~pyro_vgpds.mapping.frame_sums`) are summed in the same way, G (1 + M (M + 1) / 2) + M D
+numbers and a few, for G groups of outputs that were observed together in the batches of all processes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from pyro_vgpds.likelihoods.site import SiteLikelihood, expected
 from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import add_diagonal, cholesky
 from pyro_vgpds.mapping.basis import Basis
-from pyro_vgpds.mapping.pairs import quadratic_forms
+from pyro_vgpds.mapping.quadratic_forms import quadratic_forms
 from pyro_vgpds.types import Context
 
 __all__ = ["Given", "GivenOptimum", "correction", "path_draws", "randomised"]

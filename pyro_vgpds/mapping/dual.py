@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.linalg import NumericalError
+from pyro_vgpds.mapping.frame_sums import FrameSums, common_groups, take_groups
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
-from pyro_vgpds.mapping.sums import FrameSums, common_groups, take_groups
 
 __all__ = ["Dual"]
 

@@ -23,10 +23,10 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.linalg import add_diagonal, broadcast_shapes, cholesky, default_jitter
 from pyro_vgpds.mapping.dual import Dual
+from pyro_vgpds.mapping.frame_sums import FrameSums, frame_sums, sum_frames
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.mapping.sums import FrameSums, frame_sums, sum_frames
 from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 

@@ -16,25 +16,20 @@ from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
-from pyro_vgpds.likelihoods.guess import guess
-from pyro_vgpds.likelihoods.quadrature import hermite_nodes
+from pyro_vgpds.likelihoods.quadrature import hermite_nodes, usual_nodes
 from pyro_vgpds.likelihoods.value import LikelihoodValue, several_draws
 from pyro_vgpds.linalg import broadcast_shapes
 from pyro_vgpds.mapping.bound import site_limits
 from pyro_vgpds.mapping.drawn import Given, correction
 from pyro_vgpds.mapping.explicit import conditional_root, expected_log_density, optimum
+from pyro_vgpds.mapping.frame_sums import FrameSums, sum_frames, whitened_psi
 from pyro_vgpds.mapping.inducing_gaussian import InducingGaussian, InducingPrior
 from pyro_vgpds.mapping.latent_gp import LatentGP, mean_terms, scaled_sites
-from pyro_vgpds.mapping.output_sites import OutputSites, site_moments
-from pyro_vgpds.mapping.sums import FrameSums, sum_frames, whitened_psi
+from pyro_vgpds.mapping.output_sites import OutputSites, first_state
 from pyro_vgpds.matrix_distribution import IntegratedDistribution, MatrixDistribution
 from pyro_vgpds.types import Shape
 
 __all__ = ["ExpectedOutputs", "ExplicitOutputs", "site_sums"]
-
-_NODES = 15  # Gauss–Hermite nodes of a function value given u
-_NODES_OF_SEVERAL = 9  # the same with several functions for each output
-_FIRST_UPDATES = 10  # of the factors of frames that are visited for the first time
 
 
 def site_sums(gp: LatentGP, mean: Tensor, variance: Tensor, factor: Tensor, sites: Sites) -> FrameSums:
@@ -93,7 +88,7 @@ class ExplicitOutputs(MatrixDistribution):
         gp, (k, mean) = self.gp, self._functions()
         spare = (gp.kernel.cov_diag(gp.x) - k.square().sum(-1)).clamp_min(1e-300).unsqueeze(-1)
         deviation, count = gp.output_scale * spare.sqrt(), self.likelihood.likelihood.num_functions
-        nodes, weights = (part.to(mean) for part in hermite_nodes(_NODES if count == 1 else _NODES_OF_SEVERAL, count))
+        nodes, weights = (part.to(mean) for part in hermite_nodes(usual_nodes(count), count))
         total = mean.new_zeros(())
         for node, weight in zip(nodes.repeat(1, mean.shape[-1] // count), weights, strict=True):
             f = torch.addcmul(mean, deviation, node)
@@ -152,8 +147,6 @@ class ExpectedOutputs(IntegratedDistribution):
         if not communicator.any(not kept.shape[1] or bool(kept.isnan().any())):
             return kept
         before = self.inducing.before()
-        with torch.no_grad():
-            first = value.initial(y, guess(value, y, self.outputs.data.lengths, communicator))
 
         def bound(sites: Sites) -> Tensor:
             sums, own = self._joint(sites, different=False)
@@ -161,8 +154,7 @@ class ExpectedOutputs(IntegratedDistribution):
                 return optimum(sums, _one(sums))[1] / communicator.size + own
             return expected_log_density(sums, _one(sums), before) / communicator.size + own
 
-        for _ in range(_FIRST_UPDATES):
-            first = value.updated(y, first, site_moments(value.sites(y, first), bound), 1.0)
+        first = first_state(value, y, self.outputs.data.lengths, communicator, bound)
         fresh = kept.isnan() if kept.shape[1] else torch.ones_like(first, dtype=torch.bool)
         self.sites.set(torch.where(fresh, first, kept if kept.shape[1] else first))
         return self.sites.state

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
 __all__ = ["LinearForm", "RBFForm", "linear_form", "rbf_form", "register_linear", "register_rbf"]
 
-F = TypeVar("F")
-Find = Callable[..., "F | None"]
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class LinearForm(NamedTuple):
@@ -29,44 +28,32 @@ class RBFForm(NamedTuple):
     constant: Tensor | None  #: b, (..., 1); None for 0
 
 
-class _Forms(Generic[F]):
-    """The functions that find a form, by classes of kernel values.
-
-    Derived classes do not count, because they may be other functions of the points.
-    """
-
-    def __init__(self) -> None:
-        self._by_class: dict[type, Find[F]] = {}
-
-    def register(self, kind: type) -> Callable[[Find[F]], Find[F]]:
-        """Register ``f(value)``, which returns the form of kernel values of exactly this class, or None."""
-
-        def registered(function: Find[F]) -> Find[F]:
-            self._by_class[kind] = function
-            return function
-
-        return registered
-
-    def find(self, kernel: object) -> F | None:
-        """The form of a kernel value; None if it has none."""
-        found = self._by_class.get(type(kernel))
-        return None if found is None else found(kernel)
+#: the functions that find a form, by classes of kernel values
+_LINEAR: dict[type, Callable[..., LinearForm | None]] = {}
+_RBF: dict[type, Callable[..., RBFForm | None]] = {}
 
 
-_linear, _rbf = _Forms[LinearForm](), _Forms[RBFForm]()
-register_rbf = _rbf.register
-
-
-def register_linear(
-    kind: type,
-) -> Callable[[Callable[..., LinearForm | None]], Callable[..., LinearForm | None]]:
+def register_linear(kind: type) -> Callable[[Callable[..., LinearForm | None]], Callable[..., LinearForm | None]]:
     """Register ``f(value)``, which returns the :class:`LinearForm` of kernel values of exactly this class, or None.
 
     :param kind: a class derived from :class:`~pyro_vgpds.mapping.MappingValue`; classes derived from it do not count,
         because they may be other functions.
     :returns: a decorator.
     """
-    return _linear.register(kind)
+    return _registered(_LINEAR, kind)
+
+
+def register_rbf(kind: type) -> Callable[[Callable[..., RBFForm | None]], Callable[..., RBFForm | None]]:
+    """The same for ``f(value)`` that returns an :class:`RBFForm`."""
+    return _registered(_RBF, kind)
+
+
+def _registered(forms: dict[type, F], kind: type) -> Callable[[F], F]:
+    def register(function: F) -> F:
+        forms[kind] = function
+        return function
+
+    return register
 
 
 def linear_form(kernel: object) -> LinearForm | None:
@@ -82,7 +69,8 @@ def linear_form(kernel: object) -> LinearForm | None:
     >>> linear_form((ARDLinear([1.0, 2.0]) + ARDRBF())()) is None
     True
     """
-    return _linear.find(kernel)
+    find = _LINEAR.get(type(kernel))
+    return None if find is None else find(kernel)
 
 
 def rbf_form(kernel: object) -> RBFForm | None:
@@ -93,4 +81,5 @@ def rbf_form(kernel: object) -> RBFForm | None:
     >>> rbf_form((ARDRBF(2.0, [1.0]) + Bias(0.5))()).constant.item()
     0.5
     """
-    return _rbf.find(kernel)
+    find = _RBF.get(type(kernel))
+    return None if find is None else find(kernel)

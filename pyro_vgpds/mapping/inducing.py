@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from pyro_vgpds.data.sequences import Sequences
+from pyro_vgpds.mapping.frame_sums import FrameSums, added_groups
 from pyro_vgpds.mapping.group_terms import whiten
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.mapping.sums import FrameSums, added_groups
 
 __all__ = ["Excess", "FrameStatistics", "InducingPosterior", "OutputMoments", "OutputWeights"]
 

@@ -9,9 +9,9 @@ from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.linalg import broadcast_shapes, cholesky, in_double
+from pyro_vgpds.mapping.frame_sums import FrameSums
 from pyro_vgpds.mapping.output_sites import OutputSites
 from pyro_vgpds.mapping.psi import MappingValue
-from pyro_vgpds.mapping.sums import FrameSums
 from pyro_vgpds.matrix_distribution import MatrixDistribution
 from pyro_vgpds.types import Shape
 

@@ -126,10 +126,7 @@ class CollapsedLatent:
         )  # fmt: skip
 
     def belong_to(self, data: Sequences) -> None:
-        """Take the frames as those of data, which several processes may have together.
-
-        :param data: the sequences of this process.
-        """
+        """Take the frames as those of data, which several processes may have together."""
         self.communicator, self.first = data.communicator, data.offset
 
     def bound(self, sites: Sites) -> Tensor:
@@ -157,11 +154,8 @@ class CollapsedLatent:
         return bound / communicator.size + mean_terms(sites, gp.output_mean), psi, factor
 
     def evaluate(self, likelihood: LikelihoodValue, y: Tensor, sites: Sites) -> tuple[Tensor, Moments | None]:
-        """The bound of outputs, and the moments of those functions whose bound is an estimate with draws.
-
-        :param likelihood: the likelihood at its parameters.
-        :param y: outputs (N, D), NaN if they were not observed.
-        :param sites: their Gaussian factors.
+        """The bound of outputs y (N, D) with these factors, and the moments of those functions whose bound is an
+        estimate with draws.
         """
         if not likelihood.likelihood.is_drawn:
             return self.bound(sites) + sites.constant.sum(), None
@@ -205,10 +199,7 @@ class GivenLatent(MatrixDistribution):
             return y.to(self.data.dtype)
 
     def integrate(self, latent: CollapsedLatent) -> CollapsedOutputs:
-        """The distribution of y with f integrated out.
-
-        :param latent: the functions with x integrated out.
-        """
+        """The distribution of y with f integrated out."""
         return CollapsedOutputs(self, latent)
 
 

@@ -14,14 +14,16 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from pyro_vgpds.communication import SINGLE_PROCESS
+from pyro_vgpds.communication import SINGLE_PROCESS, Communicator
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.likelihoods.factors import Moments, Sites
 from pyro_vgpds.likelihoods.guess import guess
 from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import with_own_gradient
 
-__all__ = ["Evaluation", "OutputSites", "evaluated_moments", "joined_moments", "site_moments", "sites_of"]
+__all__ = [
+    "Evaluation", "OutputSites", "evaluated_moments", "first_state", "joined_moments", "site_moments", "sites_of",
+]  # fmt: skip
 
 _FIRST_UPDATES = 10  # of the state for data that are met for the first time
 
@@ -100,10 +102,7 @@ class OutputSites(PyroModule):
         if not communicator.any(not found):
             state = self.state
         else:
-            with torch.no_grad():
-                state = likelihood.initial(y, guess(likelihood, y, data.times.lengths, communicator))
-            for _ in range(_FIRST_UPDATES):
-                state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
+            state = first_state(likelihood, y, data.lengths, communicator, bound)
         if own:
             self.set(state, mark)
             self._last_data = weakref.ref(data)
@@ -173,21 +172,25 @@ class OutputSites(PyroModule):
 
 
 def sites_of(model: object) -> OutputSites | None:
-    """The Gaussian factors of a model's outputs; None if these are Gaussian.
-
-    :param model: a model of any kind.
-    """
+    """The Gaussian factors of a model's outputs; None if these are Gaussian."""
     if not isinstance(model, torch.nn.Module):
         return None
     return next((module for module in model.modules() if isinstance(module, OutputSites)), None)
 
 
-def site_moments(sites: Sites, bound: Bound) -> Moments:
-    """E f and E f² under the optimal q(U) of these factors.
+def first_state(
+    likelihood: LikelihoodValue, y: Tensor, lengths: tuple[int, ...], communicator: Communicator, bound: Bound
+) -> Tensor:
+    """The state of the factors of outputs (N, D) that are met for the first time: a guess, and some updates."""
+    with torch.no_grad():
+        state = likelihood.initial(y, guess(likelihood, y, lengths, communicator))
+    for _ in range(_FIRST_UPDATES):
+        state = likelihood.updated(y, state, site_moments(likelihood.sites(y, state), bound), 1.0)
+    return state
 
-    :param sites: the factors.
-    :param bound: the bound given the factors.
-    """
+
+def site_moments(sites: Sites, bound: Bound) -> Moments:
+    """E f and E f² under the optimal q(U) of these factors."""
     with torch.enable_grad():
         weight, linear = (part.detach().requires_grad_() for part in (sites.weight, sites.linear))
         value = bound(Sites(weight, linear, sites.constant))
@@ -196,10 +199,7 @@ def site_moments(sites: Sites, bound: Bound) -> Moments:
 
 
 def evaluated_moments(evaluations: Sequence[Evaluation]) -> Moments:
-    """The moments that evaluations after the backward pass give, which may have several draws of the hyperparameters.
-
-    :param evaluations: of the loss, minus the bound.
-    """
+    """The moments that evaluations after a backward pass give, which may have several draws of the hyperparameters."""
     shares = [e for e in evaluations if e.sites.weight.grad is not None]
     drawn = [e.drawn for e in evaluations if e.drawn is not None]
     known = [torch.stack(found).mean(0) for found in zip(*drawn, strict=True)] if drawn else []
@@ -217,13 +217,9 @@ def _total(parts: Sequence[tuple[Tensor | None, float]]) -> Tensor:
 
 
 def joined_moments(mean: Tensor, square: Tensor, drawn: Moments | None) -> Moments:
-    """The moments that gradients give, except for functions whose moments were drawn.
+    """The moments (N, F) that gradients give, except for functions whose moments were drawn, which are not 0.
 
     The estimate with draws has gradients of its own in the factors of these functions.
-
-    :param mean: E f by the gradients, (N, F).
-    :param square: E f² by the gradients, (N, F).
-    :param drawn: moments, 0 for functions without draws; None if there are no draws.
     """
     if drawn is None:
         return Moments(mean, torch.maximum(square, mean.square()))

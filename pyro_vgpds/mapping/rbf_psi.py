@@ -52,15 +52,8 @@ def rbf_statistics(
     mask: Tensor | None,
     y: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Ψ1ᵀY (M, R) and Ψ2 (C, M, M).
-
-    :param mean: (N, Q).
-    :param variance: (N, Q).
-    :param z: (M, Q).
-    :param weight: w, (Q,) or (1,).
-    :param scale: σ², one number.
-    :param mask: (C, N); None for one group that has every row.
-    :param y: (N, R).
+    """Ψ1ᵀY (M, R) and Ψ2 (C, M, M), for z (M, Q), weights w (Q,) or (1,), the scale σ², y (N, R) and groups as in
+    :mod:`~pyro_vgpds.mapping.psi`.
     """
     return _Statistics.apply(mean, variance, z, weight, scale, mask, y, None)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pyro_vgpds.data.groups import ColumnGroups
 from pyro_vgpds.mapping.bound import SiteLimits
+from pyro_vgpds.mapping.frame_sums import FrameSums, common_groups, rescaled_sums, take_groups
 from pyro_vgpds.mapping.psi import Psi
 from pyro_vgpds.mapping.site_gp import SitePart
-from pyro_vgpds.mapping.sums import FrameSums, common_groups, rescaled_sums, take_groups
 
 __all__ = ["SequenceSummary", "joined_groups", "summary_psi"]
 

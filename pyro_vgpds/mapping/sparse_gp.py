@@ -103,14 +103,8 @@ class SparseGP(MatrixDistribution):
             check_not_negative("jitter", jitter)
         self._given = mean, scale  # as they are, by which the data know their column groups
         self.is_single = inducing.dtype == torch.float32  # then sums are, if their errors allow it
-        x, inducing, mean, noise, kernel = (
-            x.double(),
-            inducing.double(),
-            mean.double(),
-            noise.double(),
-            in_double(kernel),
-        )
-        self.x, self.kernel, self.inducing, self.output_mean = x, kernel, inducing, mean
+        x, inducing, mean, noise = (value.double() for value in (x, inducing, mean, noise))
+        self.x, self.kernel, self.inducing, self.output_mean = x, in_double(kernel), inducing, mean
         self._scale = None if scale is None else scale.double()
         self.noise = noise if noise.dim() else noise.unsqueeze(-1)  # (..., 1) or (..., D)
         self.data, self.jitter = data, jitter

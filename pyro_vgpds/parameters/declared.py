@@ -18,7 +18,8 @@ P = TypeVar("P", bound="DeclaredParameters")
 class DeclaredParameters(ParameterModule):
     """What kernels and likelihoods have in common: a list of parameters, some of which the data choose."""
 
-    #: names of constructor arguments that are no parameters, such as an order; each is also an attribute
+    #: arguments of the constructor that are not parameters, such as an order, which files keep: attributes that are
+    #: numbers, strings, None, tensors, likelihoods, and lists and dictionaries of these
     option_names: ClassVar[tuple[str, ...]] = ()
     _names: tuple[str, ...] = ()
 
@@ -34,10 +35,33 @@ class DeclaredParameters(ParameterModule):
             return self.forward(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
-    def _add(
-        self, name: str, value: TimeLike | None, default: ParameterLike | None, constraint: constraints.Constraint
+    def add_parameter(
+        self,
+        name: str,
+        value: TimeLike | None,
+        default: ParameterLike | None = None,
+        constraint: constraints.Constraint = constraints.positive,
     ) -> None:
-        """Declare a parameter, with its default if no value was given."""
+        """Declare a parameter; to be called in the constructor.
+
+        :param name: its name, which also becomes an attribute.
+        :param value: a number or tensor (learned), or a distribution or ``PyroSample`` (a prior). Those of kernels that
+            are ``time_parameters`` also take durations, such as ``"24h"``. None: ``default``, until a value is chosen
+            from the data, as ``VGPDS.from_data`` does for parameters of kernels named ``lengthscale`` and ``period``.
+        :param default: the initial value if ``value`` is None.
+        :param constraint: of each of its values, such as ``constraints.real`` or ``constraints.interval(-1, 1)`` of
+            ``torch.distributions``. Default: positive.
+        :raises ValueError: if the name is taken, or the value is not finite or does not satisfy the constraint.
+        :raises TypeError: if the value is neither a number nor a prior, or the constraint is not one of single numbers.
+
+        >>> from pyro_vgpds.kernels import Kernel
+        >>> class Decay(Kernel):
+        ...     def __init__(self, rate=None):
+        ...         super().__init__()
+        ...         self.add_parameter("rate", rate, default=1.0)
+        >>> Decay(rate=2.0), Decay().unset
+        (Decay(rate=2), {'rate'})
+        """
         check_kind("name", name, str, "a string")
         if hasattr(self, name):
             raise ValueError(f"{type(self).__name__} already has an attribute {name!r}; choose another parameter name.")

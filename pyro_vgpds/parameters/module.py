@@ -133,7 +133,7 @@ class ParameterModule(PyroModule):
     """A ``PyroModule`` that can be asked about its parameters. Kernels and ``VGPDS`` derive from it.
 
     A learned parameter is a ``PyroParam``, a fixed one a buffer, and one with a prior a ``PyroSample``. Parameters are
-    positive unless :meth:`Kernel.add_parameter <pyro_vgpds.kernels.Kernel.add_parameter>` declared another constraint.
+    positive unless :meth:`~pyro_vgpds.parameters.DeclaredParameters.add_parameter` declared another constraint.
 
     >>> import pyro.distributions as dist
     >>> from pyro_vgpds.kernels import Periodic

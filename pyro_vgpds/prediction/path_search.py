@@ -19,10 +19,10 @@ from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.linalg import cholesky, default_jitter
 from pyro_vgpds.mapping.bound import site_bound
 from pyro_vgpds.mapping.explicit import optimum
+from pyro_vgpds.mapping.frame_sums import FrameSums, added_sums, frame_sums
 from pyro_vgpds.mapping.sequence_summary import SequenceSummary
 from pyro_vgpds.mapping.site_gp import SiteGP, SitePart
 from pyro_vgpds.mapping.sparse_gp import SparseGP
-from pyro_vgpds.mapping.sums import FrameSums, added_sums, frame_sums
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.gaussian import GaussianPosterior, PathPosterior
 

@@ -8,6 +8,7 @@ The environment variable ``PYRO_VGPDS_NATIVE=0`` disables it. Names and shapes a
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from pyro_vgpds.compiled import Library, chunks, run
 
 __all__ = [
-    "FRAME_WORK", "UNROLLED", "Chains", "Kept", "Layout", "available", "check_inputs", "entry", "lanes", "pattern",
+    "FRAME_WORK", "UNROLLED", "Chains", "Kept", "Layout", "RangeCall", "available", "check_inputs", "entry", "lanes",
+    "pattern",
 ]  # fmt: skip
 
 UNROLLED = 5  #: size of the largest state for which the compiled code has unrolled loops
@@ -85,6 +87,28 @@ def pattern(blocks: tuple[int, ...]) -> Tensor:
     return torch.cat([part, part])  # it is symmetric
 
 
+class RangeCall(NamedTuple):
+    """A compiled function of ranges of chains."""
+
+    function: Callable[..., int]
+    sizes: tuple[int, ...]  #: its first arguments, which the range follows
+    tensors: Sequence[Tensor | None]  #: those after them
+    work: float  #: multiply-adds of all chains
+
+    def run(self, ranges: Sequence[tuple[int, int]], summed: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run it on all ranges, and return the sums of its last two outputs, which have the shapes of ``summed``."""
+        totals = [tuple(map(torch.zeros_like, summed)) for _ in ranges]
+        fixed = [None if x is None else x.data_ptr() for x in self.tensors]
+
+        def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
+            pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
+            return self.function(*self.sizes, *range_, *fixed, *pointers)
+
+        if any(run(call, ranges, totals, self.work)):
+            raise MemoryError("the compiled recursions ran out of memory.")
+        return tuple(functools.reduce(torch.Tensor.add_, parts) for parts in zip(*totals, strict=True))
+
+
 class Chains(NamedTuple):
     """Transitions of K kernels, the frames, and the kernel of each of C chains. Nothing is checked."""
 
@@ -116,26 +140,10 @@ class Chains(NamedTuple):
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
         work = FRAME_WORK * chains * n * d * d
         ranges = chunks(chains, lanes(d), work)
-        totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
         padded = (None,) * 3
-        fixed = [
-            None if x is None else x.data_ptr()
-            for x in (pattern(blocks), step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3])
-        ]
-        function = _library.function("run_chains")
-
-        def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
-            pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
-            return function(task, n, d, a.shape[1], *range_, *fixed, *pointers)
-
-        if any(run(call, ranges, totals, work)):
-            raise MemoryError("the compiled recursions ran out of memory.")
-        if not gradients:
-            return outputs
-        for own in totals[1:]:
-            for total, part in zip(totals[0], own, strict=True):
-                total.add_(part)
-        return (*totals[0], *outputs)
+        tensors = pattern(blocks), step, index, a, q, h, *(*inputs, *padded)[:3], weight, *(*outputs, *padded)[:3]
+        call = RangeCall(_library.function("run_chains"), (task, n, d, a.shape[1]), tensors, work)
+        return (*call.run(ranges, (a, q) if gradients else ()), *outputs)
 
     def variance(self, lam: Tensor) -> tuple[Tensor, Tensor, Tensor, Kept]:
         """The diagonals of S and of (K_f + Λ⁻¹)⁻¹, log|I + Λ K_f|, and what :meth:`solve` needs: nothing."""

@@ -265,15 +265,10 @@ class OpperArchambeau(MatrixDistribution):
         torch.Size([2, 2])
         """
         check_new_times(t, sequence, len(self.prior.times.lengths))
-        predict = None if sequence is None else self._predictor(sequence)
-        if predict is not None:
-            return predict(t.double())
-        return self.prior.at(t)
-
-    def _predictor(self, sequence: int) -> Predictor | None:
-        if sequence not in self._predictors:
+        if sequence is not None and sequence not in self._predictors:
             self._predictors[sequence] = self.prior.covariance.predictor(sequence, self.mean_bar, self.lam)
-        return self._predictors[sequence]
+        predict = None if sequence is None else self._predictors[sequence]
+        return self.prior.at(t) if predict is None else predict(t.double())
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         return self.mean + self.prior.covariance.posterior_draw(self.lam, torch.Size(sample_shape) + self.batch_shape)

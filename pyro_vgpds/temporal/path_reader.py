@@ -87,10 +87,7 @@ class DiagonalReader:
         self._values = [x.detach().clone() for x in self._tensors]
 
     def is_current(self, kernel: nn.Module) -> bool:
-        """Whether a kernel consists of the modules and tensors that were read, with the same values.
-
-        :param kernel: a kernel of time.
-        """
+        """Whether a kernel consists of the modules and tensors that were read, with the same values."""
         return _are_same(_parts(kernel), self._parts) and all(
             x.dtype is old.dtype and x.device == old.device and not x.requires_grad and torch.equal(x, old)
             for x, old in zip(self._tensors, self._values, strict=True)
@@ -100,20 +97,12 @@ class DiagonalReader:
         """None: K_t has no states."""
 
     def diagonal_path(self, mean_bar: Tensor, log_lam: Tensor) -> DiagonalPath | None:
-        """q(X); None if its gradients need autograd.
-
-        :param mean_bar: (N, Q), a parameter.
-        :param log_lam: the log of λ, (N, Q), a parameter.
-        """
+        """q(X); None if its gradients need autograd."""
         return diagonal_path(self._k, mean_bar, log_lam)
 
 
 def diagonal_reader(kernel: nn.Module, k: Tensor) -> DiagonalReader | None:
-    """A reader; None if the kernel is trained, or is not made of the library's own kernels.
-
-    :param kernel: of time.
-    :param k: the diagonal of K_t.
-    """
+    """A reader; None if the kernel is trained, or is not made of the library's own kernels."""
     parts = _parts(kernel)
     trained = k.requires_grad or any(isinstance(part, Tensor) and part.requires_grad for part in parts)
     return None if trained or not _are_own(parts) else DiagonalReader(parts, k)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.compiled import Library, chunks, run
-from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, Kept, Layout
+from pyro_vgpds.compiled import Library, chunks
+from pyro_vgpds.temporal.chains import FRAME_WORK, UNROLLED, Kept, Layout, RangeCall
 
 __all__ = ["PackedChains", "TiledChains", "entry", "fits", "place"]
 
@@ -106,21 +106,12 @@ class TiledChains(NamedTuple):
         outputs = tuple(a.new_empty(chains, n) for _ in range(num_outputs))
         work = FRAME_WORK * self.h.numel() * self.h.shape[-1] * chains
         ranges = chunks(chains, 1, work)
-        totals = [(torch.zeros_like(a), torch.zeros_like(q)) if gradients else () for _ in ranges]
-        tensors = (self.step, self.kernel, a, self.turned, q, self.h, *given, weight)
-        padded = (*tensors, *(kept or (None, None)), *(*outputs, None, None)[:2])
-        fixed = [None if x is None else x.data_ptr() for x in padded]
-        function = _library.function("run_tiles")
-
-        def call(range_: tuple[int, int], own: tuple[Tensor, ...]) -> int:
-            pointers: list[int | None] = [x.data_ptr() for x in own] or [None, None]
-            return function(task, n, a.shape[2], a.shape[1], *range_, *fixed, *pointers)
-
-        if any(run(call, ranges, totals, work)):
-            raise MemoryError("the compiled recursions ran out of memory.")
-        if not gradients:
-            return outputs
-        return (*(functools.reduce(torch.Tensor.add_, parts) for parts in zip(*totals, strict=True)), *outputs)
+        tensors = (
+            self.step, self.kernel, a, self.turned, q, self.h, *given, weight, *(kept or (None, None)),
+            *(*outputs, None, None)[:2],
+        )  # fmt: skip
+        call = RangeCall(_library.function("run_tiles"), (task, n, a.shape[2], a.shape[1]), tensors, work)
+        return (*call.run(ranges, (a, q) if gradients else ()), *outputs)
 
     def _make_kept(self) -> Kept:
         """Memory for w (C, N, 4T) and v (C, N)."""

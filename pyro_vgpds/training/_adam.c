@@ -44,7 +44,8 @@ int adam_move(long count, const long *sizes, const long *steps, const double *ra
 
 // The numbers of tensors, one after the other
 int bundle_copy(long count, const long *sizes, const double *const *tensors, double *target) {
-    for (long i = 0; i < count; target += sizes[i], i++) memcpy(target, tensors[i], sizeof(double) * sizes[i]);
+    for (long i = 0; i < count; target += sizes[i], i++)
+        if (sizes[i]) memcpy(target, tensors[i], sizeof(double) * sizes[i]);  // the address of no numbers may be null
     return 0;
 }
 

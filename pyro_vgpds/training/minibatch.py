@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_vgpds.checks import check_choice, check_count, check_rate
+from pyro_vgpds.checks import check_count, check_rate
 from pyro_vgpds.data.batches import Batch
 from pyro_vgpds.linalg import NumericalError
 from pyro_vgpds.mapping.dual import Dual
@@ -50,7 +50,6 @@ class BatchSettings:
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
-        check_choice("schedule", self.schedule, SCHEDULES)
         if self.inducing_rate is not None:
             check_rate("inducing_rate", self.inducing_rate)
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from pyro_vgpds.files.container import FileFormatError
@@ -69,24 +70,19 @@ def run(problem: Problem, settings: Settings, observers: Observers, snapshot: Sn
     return Run(GradientSteps(problem, settings), problem, settings, observers).result(snapshot)
 
 
-class ResumeGuard:
-    """Blocks in which errors come from the content of a snapshot. They leave the model and guide as they were.
+@contextmanager
+def _resuming(problem: Trainable, best: Values, bound: float) -> Iterator[None]:
+    """A block in which errors come from the content of a snapshot. They leave the model and guide at ``best``.
 
     :raises FileFormatError: for all errors that say nothing to a user.
     """
-
-    def __init__(self, problem: Trainable) -> None:
-        self.problem, self.initial, self.bound = problem, problem.best, problem.best_bound
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        self.problem.best, self.problem.best_bound = self.initial, self.bound
+    try:
+        yield
+    except BaseException as error:
+        problem.best, problem.best_bound = best, bound
         if isinstance(error, _BAD_CONTENT) and not isinstance(error, (NumericalError, ResumeError)):
             raise FileFormatError(f"the checkpoint cannot be continued: {error!r:.200}.") from None
+        raise
 
 
 class Run(Generic[S]):
@@ -106,8 +102,10 @@ class Run(Generic[S]):
             progress_bar(problem, settings.num_steps, observers.label, show) as update,
             problem,
         ):
-            guard = nullcontext() if snapshot is None else ResumeGuard(problem)
-            with guard:
+            guard: Callable[[], AbstractContextManager[None]] = nullcontext
+            if snapshot is not None:
+                guard = partial(_resuming, problem, problem.best, problem.best_bound)
+            with guard():
                 state = self.steps.start() if snapshot is None else self.resumed(snapshot)
                 stopped = self.steps.stopped(state)
             if snapshot is None:
@@ -115,10 +113,10 @@ class Run(Generic[S]):
             communicator = problem.communicator
             asked = communicator.any(interrupted())
             while stopped is None and not asked:
-                with guard:  # the first step uses all that was resumed
+                with guard():  # the first step uses all that was resumed
                     state = self.steps.step(state)
                     stopped = self.steps.stopped(state)
-                guard = nullcontext()
+                guard = nullcontext
                 self.record(state, update)
                 asked = communicator.any(interrupted())
             if stopped is None or (stopped == "steps" and asked):

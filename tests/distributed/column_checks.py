@@ -4,12 +4,11 @@
 import numpy as np
 import pyro
 import torch
-from shared import FOLDER, LENGTHS, check, difference, make_data, make_model, sites_of
+from shared import FOLDER, LENGTHS, check, compared_fits, difference, make_data, message, problem, relative
 
 from pyro_vgpds import (
     VGPDS,
     AmortizedOpperArchambeau,
-    AutoOpperArchambeau,
     Collapsed_ELBO,
     Posterior,
     SequenceDataset,
@@ -30,25 +29,12 @@ CASES = {
 }
 
 
-def problem(outputs, noise=0.3, missing=0.0, gaps=False):
-    """A model with two guides of the same sites, all data, and the columns of this process."""
-    pyro.clear_param_store()
-    whole = make_data(LENGTHS, outputs, missing)
-    if gaps:
-        y = whole.read()
-        y[3:7, 0] = torch.nan
-        whole = Sequences(list(whole.times.t.split(LENGTHS)), list(y.split(LENGTHS)))
-    model, guide = make_model(whole, noise=noise, jitter=1e-2)
-    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach(), lam=guide.lam.detach())
-    return model, guide, whole, part, distributed.shard(whole, columns=True)
-
-
 @check
 def column_gradients(rank):
     """Bound and all gradients, also those of q(X), by the Pyro programs and then without a trace."""
     found = {}
     for name, options in CASES.items():
-        model, guide, whole, part, data = problem(**options)
+        model, guide, whole, part, data, _ = problem(columns=True, **options)
         elbo = Collapsed_ELBO()
         with distributed.independent():
             loss = elbo.loss_and_grads(model, guide, whole)
@@ -56,13 +42,13 @@ def column_gradients(rank):
         errors = []
         pyro.clear_param_store()
         for traced in (True, False):
-            for p in (*model.parameters(), *part.parameters()):
-                p.grad = None
+            model.zero_grad()
+            part.zero_grad()
             assert can_skip_trace(model, part, data) is not traced
             joint = elbo.loss_and_grads(model, part, data)
-            errors.append(abs(joint - loss) / abs(loss))
+            errors.append(relative(joint, loss))
             errors.append(difference([p.grad for p in (*model.parameters(), *part.frame_parameters)], wanted))
-        errors.append(abs(elbo.loss(model, part, data) - loss) / abs(loss))
+        errors.append(relative(elbo.loss(model, part, data), loss))
         found[name] = errors
     return found
 
@@ -73,27 +59,15 @@ def column_fits(rank):
     found = {}
     for name in ("complete", "noises, missing"):
         for method in ("natural", "adam"):
-            model, guide, whole, part, data = problem(**CASES[name])
-            start = {k: v.clone() for k, v in model.state_dict().items()}
-            options = {"num_steps": 15, "learning_rate": 0.01, "method": method}
-            with distributed.independent():
-                one = fit(model, guide, whole, **options)
-            wanted = [v.clone() for v in model.state_dict().values()]
-            relevance = model.relevance(guide, whole).value
-            model.load_state_dict(start)
-            many = fit(model, part, data, **options)
+            given = problem(columns=True, **CASES[name])
+            model, _, whole, part, data, _ = given
+            errors, bound = compared_fits(given, num_steps=15, learning_rate=0.01, method=method)
             joined, file = distributed.gather(part, data), FOLDER / f"{name} {method}.columns"
             save(file, model, part, data)
-            errors = [
-                abs(many.bound - one.bound) / abs(one.bound),
-                difference(list(model.state_dict().values()), wanted),
-                difference(sites_of(part), sites_of(guide)),
-                difference([model.relevance(part, data).value], [relevance]),
-            ]
             assert (joined is None) == (rank > 0)
             if joined is not None:
                 for parts in ((model, *joined), load(file)):
-                    errors.append(abs(Posterior(*parts).bound - one.bound) / abs(one.bound))
+                    errors.append(relative(Posterior(*parts).bound, bound))
                 assert torch.equal(joined[1].y.nan_to_num(), whole.y.nan_to_num())
             found[f"{name}, {method}"] = errors
     return found
@@ -124,7 +98,7 @@ def column_checkpoints(rank):
     """A checkpoint, which any number of processes can continue."""
     bounds = []
     for options in ({}, {"checkpoint": FOLDER / "columns"}, {"resume": FOLDER / "columns"}):
-        model, _, _, part, data = problem(**CASES["complete"])
+        model, _, _, part, data, _ = problem(columns=True, **CASES["complete"])
         steps = 5 if "checkpoint" in options else 9
         bounds.append(fit(model, part, data, num_steps=steps, warmup=1, **options).bound)
     return bounds
@@ -133,15 +107,8 @@ def column_checkpoints(rank):
 @check
 def column_errors(rank):
     """The messages of errors, which all processes have."""
-    model, _, whole, part, data = problem(outputs=8)
+    model, _, whole, part, data, _ = problem(columns=True, outputs=8)
     t = [np.arange(5.0) + (rank if other else 0) for other in (0, 1)]
-
-    def message(function):
-        try:
-            function()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
 
     found = {
         "few": lambda: distributed.shard(make_data(LENGTHS, 1), columns=True),

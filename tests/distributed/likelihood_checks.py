@@ -4,7 +4,7 @@
 import numpy as np
 import pyro
 import torch.distributed as dist
-from shared import FOLDER, check, difference
+from shared import FOLDER, check, difference, relative
 
 from pyro_vgpds import (
     VGPDS,
@@ -75,7 +75,7 @@ def compare(name, rank, **options):
     many, part = make(data, name, 3 + rank)
     found = [difference([*state(many), part.lam.detach()], first)]
     result = fit(many, part, data, num_steps=5, learning_rate=0.01, tolerance=0.0, **options)
-    found.append(abs(result.bound - one.bound) / abs(one.bound))
+    found.append(relative(result.bound, one.bound))
     found.append(difference(state(many), state(model)))
     found.append(difference([many.sites.state], [model.sites.state[:, rows]]))
     return found, (many, part, data), one
@@ -91,7 +91,7 @@ def likelihoods(rank):
         save(file, model, guide, data)
         if joined is not None:
             for parts in ((joined[0].model, *joined), load(file)):
-                found[name].append(abs(Posterior(*parts).bound - one.bound) / abs(one.bound))
+                found[name].append(relative(Posterior(*parts).bound, one.bound))
     return found
 
 
@@ -124,7 +124,7 @@ def drawn_batches(rank):
         gradients = [p.grad.clone() for p in model.parameters()]
         parts.append((loss, gradients, [explicit.eta, explicit.lam, explicit.factors.movedim(1, 0)], rows))
     (one, wanted, sites, _), (loss, found, own, rows) = parts
-    return [abs(loss - one) / abs(one), difference(found, wanted), difference(own, [x[rows] for x in sites])]
+    return [relative(loss, one), difference(found, wanted), difference(own, [x[rows] for x in sites])]
 
 
 @check

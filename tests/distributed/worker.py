@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import column_checks  # noqa: F401
 import likelihood_checks  # noqa: F401
@@ -18,7 +19,21 @@ from problems import make_data, make_model
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import Adam
-from shared import CASES, CHECKS, FEW, FOLDER, LENGTHS, check, difference, problem, sites_of
+from shared import (
+    CASES,
+    CHECKS,
+    FEW,
+    FOLDER,
+    LENGTHS,
+    check,
+    compared_fits,
+    difference,
+    message,
+    problem,
+    relative,
+    sites_of,
+    values_of,
+)
 
 from pyro_vgpds import (
     VGPDS,
@@ -53,8 +68,7 @@ def gradients(rank):
             loss = elbo.loss_and_grads(model, guide, whole)
         wanted = [p.grad for p in parameters]
         sites = [p.grad[rows] for p in guide.frame_parameters]
-        for p in parameters:
-            p.grad = None
+        model.zero_grad()
         pyro.clear_param_store()
         joint = elbo.loss_and_grads(model, part, data)
         errors = (
@@ -62,7 +76,7 @@ def gradients(rank):
             difference([p.grad for p in part.frame_parameters], sites),
         )
         alone = elbo.loss(model, part, data)
-        found[name] = [abs(joint - loss) / abs(loss), abs(alone - loss) / abs(loss), *errors]
+        found[name] = [relative(joint, loss), relative(alone, loss), *errors]
     return found
 
 
@@ -83,7 +97,7 @@ def natural(rank):
     found = {}
     for name, options in FEW.items():
         model, guide, whole, part, data, rows = problem(**options)
-        start = {k: v.clone() for k, v in model.state_dict().items()}
+        start = values_of(model)
         reached = []
         for own, on in ((guide, whole), (part, data)):
             pyro.clear_param_store()
@@ -105,29 +119,16 @@ def trained(rank):
     """fit, save and gather."""
     found = {}
     for name, options in FEW.items():
-        model, guide, whole, part, data, rows = problem(**options)
-        start = {k: v.clone() for k, v in model.state_dict().items()}
-        with distributed.independent():
-            one = fit(model, guide, whole, num_steps=15, learning_rate=0.01)
-        wanted = [*(v.clone() for v in model.state_dict().values()), model.relevance(guide, whole).value]
-        model.load_state_dict(start)
-        many = fit(model, part, data, num_steps=15, learning_rate=0.01)
+        given = problem(**options)
+        model, _, whole, part, data, _ = given
+        found[name], bound = compared_fits(given, num_steps=15, learning_rate=0.01)
         joined = distributed.gather(part, data)
         file = FOLDER / f"{name}.model"
         save(file, model, part, data)
-        relevance = model.relevance(part, data).value
-        found[name] = [
-            difference([relevance], [wanted.pop()]),
-            abs(many.bound - one.bound) / abs(one.bound),
-            difference(list(model.state_dict().values()), wanted),
-            difference(
-                [part.mean_bar.detach(), part.lam.detach()], [guide.mean_bar.detach()[rows], guide.lam.detach()[rows]]
-            ),
-        ]
         assert (joined is None) == (rank > 0)
         assert file.exists()
         if joined is not None:
-            found[name].append(abs(Posterior(model, *joined).bound - one.bound) / abs(one.bound))
+            found[name].append(relative(Posterior(model, *joined).bound, bound))
             assert joined[1].lengths == whole.lengths
             assert torch.equal(joined[1].y.nan_to_num(), whole.y.nan_to_num())
     return found
@@ -162,7 +163,7 @@ def priors(rank):
         pyro.set_rng_seed(5 + (rank if on is data else 0))
         with distributed.independent():
             losses.append(Collapsed_ELBO(num_particles=3).loss_and_grads(model, own, on))
-    return abs(losses[1] - losses[0]) / abs(losses[0])
+    return relative(losses[1], losses[0])
 
 
 @check
@@ -178,14 +179,10 @@ def amortised(rank):
     with distributed.independent():
         loss = Collapsed_ELBO().loss_and_grads(model, guide, whole)
     wanted = [p.grad for p in guide.parameters() if p.grad is not None]
-    for p in guide.parameters():
-        p.grad = None
+    guide.zero_grad()
     pyro.clear_param_store()
     joint = Collapsed_ELBO().loss_and_grads(model, guide, data)
-    return [
-        abs(joint - loss) / abs(loss),
-        difference([p.grad for p in guide.parameters() if p.grad is not None], wanted),
-    ]
+    return [relative(joint, loss), difference([p.grad for p in guide.parameters() if p.grad is not None], wanted)]
 
 
 @check
@@ -219,7 +216,7 @@ def restarts(rank):
 def continued(name, steps, **options):
     """A run that continues from a checkpoint, of any number of processes, is the run that was never stopped."""
     model, _, _, part, data, _ = problem()
-    start = {k: v.clone() for k, v in model.state_dict().items()}
+    start = values_of(model)
     sites = part.mean_bar.detach().clone(), part.lam.detach().clone()
     pyro.set_rng_seed(7 + data.communicator.rank)
     whole = fit(model, part, data, num_steps=12, warmup=1, **options)
@@ -258,7 +255,7 @@ def batches(rank):
     found = {}
     for name, options in FEW.items():
         model, guide, whole, part, data, rows = problem(**options)
-        start = {k: v.clone() for k, v in model.state_dict().items()}
+        start = values_of(model)
         first = distributed.shard(whole)
         own = len(first.lengths)
         before = sum(data.communicator.all_gather(own)[:rank])
@@ -301,8 +298,7 @@ def direct_batches(rank):
             for step in range(4):
                 with poutine.block() if step % 2 == 0 else nullcontext():  # a handler, with which there is a trace
                     assert can_skip_trace(model, explicit, batch) == (step % 2 == 1)
-                    for parameter in parameters:
-                        parameter.grad = None
+                    model.zero_grad()
                     more = Collapsed_ELBO().loss(model, explicit, batch)
                     loss = Collapsed_ELBO().loss_and_grads(model, explicit, batch)
                 gradients = [*(p.grad.clone() for p in parameters), *natural.derivatives()]
@@ -316,20 +312,10 @@ def direct_batches(rank):
 @check
 def batch_fits(rank):
     """With all sequences in a batch, fit is that of one process; a run that continues is one that never stopped."""
-    model, guide, whole, part, data, rows = problem()
-    start = {k: v.clone() for k, v in model.state_dict().items()}
-    sites = [value.clone() for value in sites_of(part)]
-    options = {"batch_size": len(LENGTHS), "epochs": 6, "learning_rate": 0.01}
-    with distributed.independent():
-        one = fit(model, guide, whole, **options)
-    wanted = [v.clone() for v in model.state_dict().values()]
-    model.load_state_dict(start)
-    many = fit(model, part, data, **options)
-    equal = [
-        abs(many.bound - one.bound) / abs(one.bound),
-        difference(list(model.state_dict().values()), wanted),
-        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
-    ]
+    given = problem()
+    model, _, _, part, data, _ = given
+    start, sites = values_of(model), [value.clone() for value in sites_of(part)]
+    equal, _ = compared_fits(given, batch_size=len(LENGTHS), epochs=6, learning_rate=0.01)
 
     def again(num_steps, on=data, **more):
         pyro.set_rng_seed(7 + rank)
@@ -348,27 +334,8 @@ def batch_fits(rank):
 @check
 def single_sequences(rank):
     """With one sequence in each process a batch has sequences; long ones are summed in batches of frames."""
-    whole = make_data((7, 4))
-    model, guide = make_model(whole, noise=0.3, jitter=1e-2)
-    data = distributed.shard(whole)
-    rows = slice(data.offset, data.offset + data.num_frames)
-    part = AutoOpperArchambeau(model, mean_bar=guide.mean_bar.detach()[rows], lam=guide.lam.detach()[rows])
-    start = {k: v.clone() for k, v in model.state_dict().items()}
-    options = {"batch_size": 2, "epochs": 4, "learning_rate": 0.01}
-    with distributed.independent():
-        one = fit(model, guide, whole, **options)
-    wanted = [v.clone() for v in model.state_dict().values()]
-    model.load_state_dict(start)
-    streaming._FRAMES, usual = 3, streaming._FRAMES
-    try:
-        many = fit(model, part, data, **options)
-    finally:
-        streaming._FRAMES = usual
-    return [
-        abs(many.bound - one.bound) / abs(one.bound),
-        difference(list(model.state_dict().values()), wanted),
-        difference(sites_of(part), [x[rows] for x in sites_of(guide)]),
-    ]
+    with patch.object(streaming, "_FRAMES", 3):
+        return compared_fits(problem(lengths=(7, 4)), batch_size=2, epochs=4, learning_rate=0.01)[0]
 
 
 def pairs(data):
@@ -383,14 +350,10 @@ def dates(rank):
     return [str(data.time_origin), float(data.times.t[0])]
 
 
-def message(function):
+def timed(function):
     """The error of a function, and the seconds that it took."""
     begin = time.monotonic()
-    try:
-        function()
-    except Exception as error:
-        return [f"{type(error).__name__}: {error}", time.monotonic() - begin]
-    return ["no error", time.monotonic() - begin]
+    return [message(function), time.monotonic() - begin]
 
 
 @check
@@ -500,9 +463,9 @@ def errors(rank):
     for name, function in found.items():
         if name == "restarts":
             model.start = object()
-        result[name] = message(function)
+        result[name] = timed(function)
     model.start = None
-    result["after"] = message(lambda: fit(model, part, shared, num_steps=2))
+    result["after"] = timed(lambda: fit(model, part, shared, num_steps=2))
     return result
 
 

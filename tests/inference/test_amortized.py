@@ -5,9 +5,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model, make_problem
-from pyro.infer import SVI
-from pyro.optim import Adam
+from problems import make_data, make_model, make_problem, train_by_svi
 from torch.distributions import kl_divergence
 
 from pyro_vgpds import (
@@ -115,8 +113,7 @@ def test_gradients_reach_everything():
 def test_svi_and_fit_train_the_network():
     model, guide, data = make()
     before = guide.network.inner.weight.detach().clone()
-    svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(15)]
+    losses = train_by_svi(model, guide, data, 15, 0.01)
     assert losses[-1] < losses[0]
     assert not guide.network.inner.weight.equal(before)
     first = Collapsed_ELBO().loss(model, guide, data)
@@ -205,9 +202,7 @@ def test_predictions_without_an_optimisation():
 def test_hyperpriors():
     model, _, data = make_problem(temporal=Matern32(0.9, dist.LogNormal(-0.5, 0.3)) + White(0.02))
     guide = AmortizedOpperArchambeau(model, data)
-    svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
-    for _ in range(3):
-        svi.step(data)
+    train_by_svi(model, guide, data, 3, 0.01)
     post = Posterior(model, guide, data)
     fine = guide.refine(data)
     assert Posterior(model, fine, data).bound > post.bound

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
 import warnings
+from types import SimpleNamespace
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_model, make_problem
+from problems import make_data, make_model, make_problem, train_by_svi
 from pyro import poutine
 from pyro.distributions import constraints
 from pyro.infer import MCMC, NUTS, SVI, JitTrace_ELBO, Predictive, Trace_ELBO, TraceMeanField_ELBO, autoguide
@@ -19,12 +20,17 @@ from pyro_vgpds.mapping import basis, group_terms, rbf_bound
 from pyro_vgpds.temporal import dense
 
 
+def fit_of(model, q, data, **values):
+    """F̂ of the model under q(X), given values of its random parameters."""
+    trace = poutine.trace(poutine.condition(model, {"x": q.mean.detach(), **values})).get_trace(data)
+    return trace.nodes["y"]["fn"].integrate(q).log_prob(data.y)
+
+
 def bound_by_hand(model, guide, data):
     """F = F̂ − KL from the library's parts, without Pyro."""
     prior = TemporalGP(model.temporal(), data.times, model.latent_dim)
     q = OpperArchambeau(prior, guide.mean_bar, guide.lam)
-    likelihood = poutine.trace(poutine.condition(model, {"x": q.mean})).get_trace(data).nodes["y"]["fn"]
-    return likelihood.integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, prior)
+    return fit_of(model, q, data) - torch.distributions.kl_divergence(q, prior)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
@@ -128,11 +134,9 @@ def test_any_guide_with_mean_and_variance_works():
     assert elbo.loss(model, guide, data) == first
     q = dist.Normal(torch.zeros(21, 2), 0.3 * torch.ones(21, 2)).to_event(2)
     prior = TemporalGP(model.temporal(), data.times, 2)
-    likelihood = poutine.trace(poutine.condition(model, {"x": q.mean})).get_trace(data).nodes["y"]["fn"]
-    expected = likelihood.integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, prior)
+    expected = fit_of(model, q, data) - torch.distributions.kl_divergence(q, prior)
     assert -first == pytest.approx(expected.item(), rel=1e-10)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), elbo)
-    losses = [svi.step(data) for _ in range(30)]
+    losses = train_by_svi(model, guide, data, 30, 0.05, elbo)
     assert losses[-1] < losses[0]
 
 
@@ -145,11 +149,10 @@ def test_a_guide_without_a_known_kl_is_estimated_without_bias():
 
     prior = TemporalGP(model.temporal(), data.times, 2)
     q = dist.Laplace(torch.zeros(6, 2), 0.2 * torch.ones(6, 2)).to_event(2)
-    likelihood = poutine.trace(poutine.condition(model, {"x": q.mean})).get_trace(data).nodes["y"]["fn"]
     x = q.sample((20_000,))
     kl = (q.log_prob(x) - prior.log_prob(x)).mean()
     loss = sum(Collapsed_ELBO().loss(model, guide, data) for _ in range(300)) / 300
-    expected = kl - likelihood.integrate(q).log_prob(data.y)
+    expected = kl - fit_of(model, q, data)
     assert loss == pytest.approx(expected.item(), rel=0.05)
 
 
@@ -218,15 +221,9 @@ def test_gradients_at_a_stationary_point_are_those_of_the_papers_appendix():
         mean_bar, lam = guide.mean_bar.detach().requires_grad_(), guide.lam.detach().requires_grad_()
         q = OpperArchambeau(prior, mean_bar, lam)
         mean, variance = q.mean.detach().requires_grad_(), q.variance.detach().requires_grad_()
-        likelihood = poutine.trace(poutine.condition(model, {"x": mean})).get_trace(data).nodes["y"]["fn"]
-
-        class Marginals:
-            batch_shape = torch.Size()
-
-        Marginals.mean, Marginals.variance = mean, variance
-        fhat = likelihood.integrate(Marginals).log_prob(data.y)
-        d_mean, d_variance = torch.autograd.grad(fhat, (mean, variance))
-        bound = likelihood.integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, prior)
+        marginals = SimpleNamespace(mean=mean, variance=variance, batch_shape=torch.Size())
+        d_mean, d_variance = torch.autograd.grad(fit_of(model, marginals, data), (mean, variance))
+        bound = fit_of(model, q, data) - torch.distributions.kl_divergence(q, prior)
         return q, d_mean, d_variance, *torch.autograd.grad(bound, (mean_bar, lam), retain_graph=True)
 
     # appendix B: dF/d mean_bar = K (dF̂/dμ − mean_bar) and dF/dλ = −(S∘S) (dF̂/ds + ½λ)
@@ -272,8 +269,7 @@ def test_hyperpriors(own):
     data = make_data()
     model = hyper_model(data, own)
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(60)]
+    losses = train_by_svi(model, guide, data, 60)
     assert sum(losses[-10:]) < sum(losses[:10])
     names = {name for name, _ in guide.named_parameters()}
     assert "mean_bar_unconstrained" in names
@@ -332,8 +328,7 @@ def test_autoguides(make, elbo):
     data = make_data((5, 3), missing=0.1)
     model = hyper_model(data)
     guide = make(model)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), elbo())
-    losses = [svi.step(data) for _ in range(40)]
+    losses = train_by_svi(model, guide, data, 40, 0.05, elbo())
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
@@ -437,9 +432,7 @@ def test_state_dicts_round_trip():
     data = make_data()
     model = VGPDS.from_data(data, 2, 5, temporal=Periodic(period=1.0).fix("period") + Matern32() + White(0.1))
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
-    for _ in range(5):
-        svi.step(data)
+    train_by_svi(model, guide, data, 5, 0.05)
     loss = Collapsed_ELBO().loss(model, guide, data)
     states = copy.deepcopy((model.state_dict(), guide.state_dict()))
     pyro.clear_param_store()
@@ -526,8 +519,7 @@ def test_a_noise_prior_may_replace_any_noise():
         model.noise = prior
         with pyro.get_param_store().scope():
             q = guide.posterior(data)
-            site = poutine.trace(poutine.condition(model, {"noise": value, "x": q.mean})).get_trace(data).nodes["y"]
-        actual = site["fn"].integrate(q).log_prob(data.y) - torch.distributions.kl_divergence(q, q.prior)
+            actual = fit_of(model, q, data, noise=value) - torch.distributions.kl_divergence(q, q.prior)
         torch.testing.assert_close(actual, expected)
 
 
@@ -542,20 +534,6 @@ def test_a_model_in_another_dtype_than_its_data_is_said():
     loss = Collapsed_ELBO().loss(model, AutoOpperArchambeau(model), small)
     pyro.clear_param_store()
     assert loss == pytest.approx(Collapsed_ELBO().loss(exact, AutoOpperArchambeau(exact), data), rel=5e-3)
-
-
-@pytest.mark.long
-def test_float32_trains():
-    rows = make_data((30, 20), outputs=8)
-    data = Sequences(
-        [rows.times.t[:30].numpy(), rows.times.t[30:].numpy()], [rows.y[:30], rows.y[30:]], dtype=torch.float32
-    )
-    model = VGPDS.from_data(data, 3, 12)
-    guide = AutoOpperArchambeau(model)
-    assert all(p.dtype == torch.float32 for p in model.parameters())
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(200)]
-    assert losses[-1] < losses[0] - 300
 
 
 def test_compiled_elbos_take_the_data_as_a_keyword():

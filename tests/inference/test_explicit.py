@@ -8,6 +8,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from batch_problems import assert_near, batch_terms, several_sequences, trained
+from problems import train_by_svi
 from pyro.infer import SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
@@ -28,7 +29,7 @@ from pyro_vgpds import (
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF
 from pyro_vgpds.mapping import Dual, ExplicitGP, InducingGaussian, InducingPrior
-from pyro_vgpds.mapping.sums import added_sums, frame_sums
+from pyro_vgpds.mapping.frame_sums import added_sums, frame_sums
 
 COUNT = 5
 
@@ -254,8 +255,7 @@ def test_other_guides_and_elbos():
     assert abs(float(draws.mean()) - analytic) < 5 * float(draws.std()) / 300**0.5
     assert TraceMeanField_ELBO().loss(model, mean_field, batch) != analytic
     auto = AutoNormal(model)
-    svi = SVI(model, auto, Adam({"lr": 0.05}), Trace_ELBO())
-    losses = [svi.step(batch) for _ in range(150)]
+    losses = train_by_svi(model, auto, batch, 150, 0.05, Trace_ELBO())
     assert sum(losses[-20:]) < sum(losses[:20])
 
     # a guide whose q(u) is neither: u is drawn, x is integrated

@@ -7,6 +7,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from problems import cosines
 from torch.distributions import MultivariateNormal
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
@@ -98,11 +99,11 @@ def test_the_default_kernel_of_a_single_sequence():
     slow, fast = (VGPDS.from_data(Sequences(*mixed(kernel, 0))) for kernel in (
         Matern12(1.0, 200.0), Matern32(1.0, 12.0) * Cosine(1.0, 9.0)
     ))  # fmt: skip
-    assert not any(isinstance(leaf, Cosine) for leaf in slow.temporal.leaves())
-    assert any(isinstance(leaf, Cosine) for leaf in fast.temporal.leaves())
+    assert not cosines(slow)
+    assert cosines(fast)
     t, y = mixed(Matern12(1.0, 200.0), 0)
     several = VGPDS.from_data(Sequences([t[:45], t[45:]], [y[:45], y[45:]]))
-    assert any(isinstance(leaf, Cosine) for leaf in several.temporal.leaves())
+    assert cosines(several)
 
 
 def test_the_slow_path_has_the_longest_span():
@@ -149,11 +150,11 @@ def seasonal(seed, frames=160, period=40.0, size=1.5):
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_have_the_cycle_of_their_average(seed):
     model = VGPDS.from_data(seasonal(seed), 4, 10, likelihood="poisson")
-    cosines = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
-    periods = [float(leaf.period.detach()) for leaf in cosines]
+    waves = cosines(model)
+    periods = [float(leaf.period.detach()) for leaf in waves]
     assert periods == pytest.approx([40.0, 20.0, 40.0 / 3.0], rel=0.05)
     assert [k * period for k, period in enumerate(periods, 1)] == pytest.approx([periods[0]] * 3)
-    assert all(leaf.is_fixed("period") and leaf.is_learned("variance") for leaf in cosines)
+    assert all(leaf.is_fixed("period") and leaf.is_learned("variance") for leaf in waves)
 
 
 def test_the_period_is_that_whose_harmonics_fit_best():
@@ -168,7 +169,7 @@ def test_counts_without_a_cycle_have_a_plain_path():
     found = 0
     for seed in range(6):
         model = VGPDS.from_data(seasonal(seed, size=0.0), 4, 10, likelihood="poisson")
-        found += any(isinstance(leaf, Cosine) for leaf in model.temporal.leaves())
+        found += bool(cosines(model))
     assert found == 0
 
 
@@ -176,7 +177,7 @@ def test_several_sequences_of_counts_have_a_plain_path():
     data = seasonal(0)
     t, y = (part.split([80, 80]) for part in (data.times.t, data.y))
     model = VGPDS.from_data(Sequences(list(t), list(y)), 4, 10, likelihood="poisson")
-    assert not any(isinstance(leaf, Cosine) for leaf in model.temporal.leaves())
+    assert not cosines(model)
 
 
 def test_what_one_half_predicts_of_the_other_against_least_squares():
@@ -243,8 +244,7 @@ def test_dated_counts_have_the_cycle_of_the_year():
     weeks = np.datetime64("2021-01-04") + np.timedelta64(7, "D") * np.arange(120)
     data = Sequences(weeks, seasonal(1, frames=120, period=51.0).read())
     model = VGPDS.from_data(data, 4, 10, likelihood="poisson")
-    cosines = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
-    assert [float(leaf.period) for leaf in cosines] == pytest.approx([UNITS["y"] / k for k in (1, 2, 3)])
+    assert [float(leaf.period) for leaf in cosines(model)] == pytest.approx([UNITS["y"] / k for k in (1, 2, 3)])
     assert common_period(data) == UNITS["y"]
 
 

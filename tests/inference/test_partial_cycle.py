@@ -7,6 +7,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from problems import cosines
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
 from pyro_vgpds.inference import partial_cycle as module
@@ -26,7 +27,7 @@ def make_days(seed=0, n=210, outputs=10, weekly=2):
 
 
 def periods(model):
-    return [float(leaf.period.detach().mean()) for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    return [float(leaf.period.detach().mean()) for leaf in cosines(model)]
 
 
 @pytest.mark.parametrize("seed", range(5))

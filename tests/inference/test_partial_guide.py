@@ -25,8 +25,8 @@ from pyro_vgpds import (
 from pyro_vgpds.data import MappedSequences
 from pyro_vgpds.inference.partial_guide import PartialGuide
 from pyro_vgpds.kernels import Bias, White
+from pyro_vgpds.mapping.frame_sums import added_sums, frame_sums, removed_sums, rescaled_sums
 from pyro_vgpds.mapping.sequence_summary import joined_groups, summary_psi
-from pyro_vgpds.mapping.sums import added_sums, frame_sums, removed_sums, rescaled_sums
 
 COUNT = 4
 

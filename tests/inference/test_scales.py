@@ -8,6 +8,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from problems import cosines
 from torch.distributions import MultivariateNormal
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences, fit
@@ -164,7 +165,7 @@ def test_the_default_kernel_finds_rhythms_in_outputs():
     wave = np.stack([np.sin(2 * np.pi * t / 1.1), np.cos(2 * np.pi * t / 1.1)], 1) * 3.0
     y = wave @ rng.standard_normal((2, 8)) + 0.05 * rng.standard_normal((120, 8))
     model = VGPDS.from_data(Sequences(t, y), latent_dim=2)
-    waves = [leaf for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    waves = cosines(model)
     assert len(waves) == 3
     for number, wave in enumerate(waves, 1):  # the cycle and its harmonics
         assert (number * wave.period / 1.1).log().abs().max() < math.log(1.02)
@@ -254,7 +255,7 @@ def test_a_cycle_in_noise_is_not_taken_for_half_of_one(seed):
 def test_the_default_kernel_has_strides_and_not_only_steps():
     y = strides(62, 0.4).double() @ torch.randn(1, 6).double() + 0.02 * torch.randn(62, 6).double()
     model = VGPDS.from_data(Sequences(torch.arange(62.0).double(), y))
-    periods = [float(leaf.period.detach().mean()) for leaf in model.temporal.leaves() if isinstance(leaf, Cosine)]
+    periods = [float(leaf.period.detach().mean()) for leaf in cosines(model)]
     assert periods == pytest.approx([26.0, 13.0, 26.0 / 3.0], rel=0.03)
 
 

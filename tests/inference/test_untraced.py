@@ -5,10 +5,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from problems import make_data, make_problem
+from problems import make_data, make_problem, train_by_svi
 from pyro import poutine
-from pyro.infer import SVI
-from pyro.optim import Adam
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, NaturalGradient, Sequences
 from pyro_vgpds.inference import elbo, untraced
@@ -147,11 +145,9 @@ def test_priors_and_likelihoods_are_traced():
 
 def test_svi_collects_the_parameters_as_ever():
     model, guide, data = make_problem()
-    svi = SVI(model, guide, Adam({"lr": 0.05}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(20)]
+    losses = train_by_svi(model, guide, data, 20, 0.05)
     assert losses[-1] < losses[0]
     assert untraced.can_skip_trace(model, guide, data)
-    assert Collapsed_ELBO().loss(model, guide, data) == pytest.approx(svi.evaluate_loss(data), rel=1e-14)
 
 
 @pytest.mark.parametrize("step", ["_differentiable_loss_particle", "_get_trace"])

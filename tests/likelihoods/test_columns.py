@@ -254,11 +254,8 @@ def test_exposures_survive_joins_and_selection():
         ([1.0, 0.0], ValueError, "exposure must be positive and finite, but it is 0.0 for output 1"),
         (np.where(np.eye(5, 2), -1.0, 1.0), ValueError, "it is -1.0 for output 0, frame 0 of sequence 0"),
         (np.full((5, 2), NAN), ValueError, "it is nan for output 0"),
-        (
-            [1.0, 2.0, 3.0],
-            ValueError,
-            r"with N = 5 frames and D = 2 outputs, but its shape is \(3,\)",
-        ),
+        ([1.0, math.inf], ValueError, "it is inf for output 1"),
+        ([1.0, 2.0, 3.0], ValueError, r"with N = 5 frames and D = 2 outputs, but its shape is \(3,\)"),
         (2.0, ValueError, r"its shape is \(\)"),
         ({"a": 1}, TypeError, "exposure must be numbers"),
     ],

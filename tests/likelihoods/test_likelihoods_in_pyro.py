@@ -6,6 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from problems import train_by_svi
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, autoguide
 from pyro.infer.inspect import get_model_relations
@@ -92,8 +93,7 @@ def test_autoguides_have_the_same_loss_with_either_elbo(kind, guide_class):
     # a guide with a site f of its own: nothing is integrated out
     model, data = make(kind)
     guide = guide_class(model)
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Trace_ELBO())
-    losses = [svi.step(data) for _ in range(30)]
+    losses = train_by_svi(model, guide, data, 30, 0.02, Trace_ELBO())
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     values = []
     for elbo in (Trace_ELBO(), Collapsed_ELBO()):
@@ -105,8 +105,7 @@ def test_autoguides_have_the_same_loss_with_either_elbo(kind, guide_class):
 def test_an_autoguide_without_f_gets_the_collapsed_bound():
     model, data = make("counts")
     guide = autoguide.AutoDelta(poutine.block(model, hide=["f"]))
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(40)]
+    losses = train_by_svi(model, guide, data, 40)
     assert losses[-1] < losses[0]
     point = Collapsed_ELBO().loss(model, guide, data)
     assert point == pytest.approx(Collapsed_ELBO().loss(model, guide, data))  # nothing is drawn
@@ -118,9 +117,7 @@ def test_an_autoguide_without_f_gets_the_collapsed_bound():
 def test_predictions_with_autoguides(kind, guide_class):
     model, data = make(kind)
     guide = guide_class(model)
-    svi = SVI(model, guide, Adam({"lr": 0.02}), Trace_ELBO())
-    for _ in range(5):
-        svi.step(data)
+    train_by_svi(model, guide, data, 5, 0.02, Trace_ELBO())
     post = Posterior(model, guide, data)
     mapping = post.training.likelihood
     again = mapping.settled(post.q)
@@ -212,8 +209,7 @@ def test_priors_on_kernel_and_likelihood_parameters():
         likelihood=NegativeBinomial(dispersion=dist.LogNormal(torch.ones(3), 0.5).to_event(1)),
     )  # fmt: skip
     guide = AutoOpperArchambeau(model)
-    svi = SVI(model, guide, Adam({"lr": 0.03}), Collapsed_ELBO(num_particles=2))
-    losses = [svi.step(data) for _ in range(25)]
+    losses = train_by_svi(model, guide, data, 25, 0.03, Collapsed_ELBO(num_particles=2))
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     assert {"output_likelihood.dispersion", "mapping.parts.0.weight"} <= set(guide(data))
     post = Posterior(model, guide, data)

@@ -51,14 +51,6 @@ def test_values_that_are_not_possible_are_named(likelihood, value, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("value", [0.0, -2.0, math.inf, NAN])
-def test_exposures_that_are_not_positive_are_named(value):
-    exposure = np.ones((5, 2))
-    exposure[3, 1] = value
-    with pytest.raises(ValueError, match=r"exposure must be positive and finite, but it is .* for output 1"):
-        Sequences(np.arange(5.0), counts(5, 2), exposure=exposure)
-
-
 @pytest.mark.parametrize("total", [0, 1.5, -3, [[1, 2]]])
 def test_totals_that_are_no_numbers_of_trials(total):
     with pytest.raises(ValueError, match="total must be a whole number of at least 1"):

@@ -10,7 +10,7 @@ from pyro_vgpds.kernels import ARDRBF, ARDLinear, ARDLinearValue, Bias, White
 from pyro_vgpds.likelihoods import Poisson
 from pyro_vgpds.mapping import latent_gp, sparse_gp
 from pyro_vgpds.mapping.basis import InducingInputs, LinearWeights, basis_of, linear_form
-from pyro_vgpds.mapping.pairs import outer_sums, quadratic_forms
+from pyro_vgpds.mapping.quadratic_forms import outer_sums, quadratic_forms
 from pyro_vgpds.prediction import Solver
 
 KERNELS = {
@@ -176,7 +176,7 @@ def test_weights_that_vanish_have_finite_gradients():
 
 
 def test_quadratic_forms_against_einsum(monkeypatch):
-    monkeypatch.setattr("pyro_vgpds.mapping.pairs._PAIRS", 30)  # several blocks
+    monkeypatch.setattr("pyro_vgpds.mapping.quadratic_forms._PAIRS", 30)  # several blocks
     a, half = torch.randn(4, 11, requires_grad=True), torch.randn(3, 4, 4)
     matrices = (half + half.mT).requires_grad_()
     torch.testing.assert_close(quadratic_forms(a, matrices), torch.einsum("ir,dij,jr->dr", a, matrices, a))
@@ -185,8 +185,8 @@ def test_quadratic_forms_against_einsum(monkeypatch):
 
 @pytest.mark.parametrize("few", [0, 1 << 16])
 def test_outer_sums_against_einsum(monkeypatch, few):
-    monkeypatch.setattr("pyro_vgpds.mapping.pairs._PAIRS", 30)  # several blocks
-    monkeypatch.setattr("pyro_vgpds.mapping.pairs._FEW", few)
+    monkeypatch.setattr("pyro_vgpds.mapping.quadratic_forms._PAIRS", 30)  # several blocks
+    monkeypatch.setattr("pyro_vgpds.mapping.quadratic_forms._FEW", few)
     a, weights = torch.randn(4, 11, requires_grad=True), torch.randn(3, 11, requires_grad=True)
     torch.testing.assert_close(outer_sums(a, weights), torch.einsum("ir,dr,jr->dij", a, weights, a))
     assert torch.autograd.gradcheck(outer_sums, (a, weights))

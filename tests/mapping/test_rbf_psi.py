@@ -38,16 +38,6 @@ def test_values_and_gradients_equal_those_of_the_separate_operations(groups, dim
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12 * float(other.detach().abs().max()))
 
 
-def test_gradients_by_finite_differences():
-    *points, y, mask = _points(2, 2, 3)
-    tensors = [*points, torch.rand(2).double() + 0.2, torch.tensor(1.3).double()]
-
-    def both(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return rbf_psi.rbf_statistics(*inputs, mask, y)
-
-    assert torch.autograd.gradcheck(both, [x.requires_grad_() for x in tensors], eps=1e-6, atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_covariance_of_inducing_inputs_equals_that_of_points(shared):
     z = (torch.randn(7, 3).double() + 100.0).requires_grad_()

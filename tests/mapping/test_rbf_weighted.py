@@ -47,16 +47,6 @@ def test_values_and_gradients_equal_those_of_the_separate_operations(name, size,
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12 * float(other.detach().abs().max()))
 
 
-def test_gradients_by_finite_differences():
-    inputs = [x.requires_grad_() for x in _inputs(5, 3, 2)]
-    numbers = [torch.tensor(x).double().requires_grad_() for x in ([0.5, 0.8, 0.3], 1.3, 0.4)]
-
-    def statistics(mean, variance, z, weight, y, *numbers):
-        return rbf_weighted.rbf_weighted(mean, variance, z, numbers, weight, y)
-
-    assert torch.autograd.gradcheck(statistics, [*inputs, *numbers], eps=1e-6, atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "kernel", [ARDRBF() + ARDLinear(), ARDRBF() + White(0.1), ARDRBF() + ARDRBF() + Bias(), ARDLinear() + Bias()]
 )

@@ -84,18 +84,6 @@ def test_draws_are_those_of_the_cholesky_factor(kind, route):
         close(ours, dense)
 
 
-@pytest.mark.long
-def test_samples_have_the_moments(route):
-    prior = both(make_kernels()["usual"], make_times((4, 1, 3)))[1]
-    q = OpperArchambeau(prior, torch.randn(8, Q), 5 * torch.rand(8, Q))
-    for p in (prior, q):
-        x = p.rsample((10_000,))
-        assert x.shape == (10_000, 8, Q)
-        torch.testing.assert_close(x.mean(0), p.mean, rtol=0, atol=0.06)
-        centred = (x - x.mean(0)).permute(2, 1, 0)
-        torch.testing.assert_close(centred @ centred.mT / 10_000, p.covariance_matrix, rtol=0, atol=0.08)
-
-
 def test_batches_of_parameters(route):
     times = make_times((14, 12))
     lengthscale = torch.tensor([0.3, 1.0])
@@ -180,17 +168,6 @@ def test_precise_where_precisions_are_large():
     prior = TemporalGP(Matern12(1.0, 0.01)(), torch.arange(50.0), 1, structure="markov")
     q = OpperArchambeau(prior, torch.zeros(50, 1), torch.full((50, 1), 1e12))
     torch.testing.assert_close(q.variance, torch.full((50, 1), 1.0 / (1.0 + 1e12)), rtol=1e-14, atol=0)
-
-
-def test_float32_is_as_good_as_its_inputs():
-    times = Times(torch.linspace(0, 10, 200, dtype=torch.float32))
-    kernel = (Matern32(1.0, 2.0) + White(1e-4)).to(torch.float32)
-    prior = TemporalGP(kernel(), times, 2, structure="markov")
-    q = OpperArchambeau(prior, torch.randn(200, 2, dtype=torch.float32), 100 * torch.rand(200, 2, dtype=torch.float32))
-    exact = TemporalGP(kernel.to(torch.float64)(), Times(times.t.double()), 2, structure="dense")
-    wide = OpperArchambeau(exact, q.mean_bar.double(), q.lam.double())
-    torch.testing.assert_close(q.variance.double(), wide.variance, rtol=1e-6, atol=0)
-    torch.testing.assert_close(q.mean.double(), wide.mean, rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_dense_is_made(monkeypatch):

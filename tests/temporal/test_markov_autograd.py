@@ -86,39 +86,6 @@ def test_fast_is_slow(kind, structure, regular, monkeypatch):
         close(one, other, 1e-10 if structure == "dense" else 1e-12)
 
 
-@pytest.mark.parametrize("structure", ["markov", "dense"])
-@pytest.mark.parametrize("kind", ["cycle", "oscillator", "two whites"])
-def test_gradients_are_finite_differences(kind, structure):
-    kernel, times = make(kind), Times(0.2 * torch.arange(9), (5, 4))
-    eta, lam = torch.randn(9, Q), torch.rand(9, Q) + 0.5
-    parameters = [p for p in kernel.parameters() if p.requires_grad]
-
-    def moments(*values):
-        with torch.no_grad():
-            for p, value in zip(parameters, values[2:], strict=True):
-                p.copy_(value)
-        prior = TemporalGP(kernel(), times, Q, structure=structure)
-        return (*prior.covariance.posterior_from_natural(*values[:2]),)
-
-    inputs = [eta.requires_grad_(), lam.requires_grad_(), *[p.detach().clone() for p in parameters]]
-    weights = [torch.randn(x.shape) for x in moments(*inputs)]
-    found = torch.autograd.grad(
-        sum((x * w).sum() for x, w in zip(moments(*inputs), weights, strict=True)), [eta, lam, *parameters]
-    )
-
-    def value(*values):
-        with torch.no_grad():
-            return float(sum((x * w).sum() for x, w in zip(moments(*values), weights, strict=True)))
-
-    with torch.no_grad():
-        for i, gradient in enumerate(found):
-            direction, h = torch.randn(inputs[i].shape), 1e-5
-            ends = [value(*inputs[:i], inputs[i] + sign * h * direction, *inputs[i + 1 :]) for sign in (1.0, -1.0)]
-            assert (ends[0] - ends[1]) / (2.0 * h) == pytest.approx(
-                float((gradient * direction).sum()), rel=1e-6, abs=1e-6
-            )
-
-
 def test_others_go_the_general_way():
     """Kernels that are not known, of other dtypes, with batches of parameters, and times with gradients."""
     times = times_of(True)
@@ -167,16 +134,3 @@ def test_what_depends_on_times_alone_is_made_once():
     first, second = (TemporalGP(kernel(), times, Q, structure="markov").covariance for _ in range(2))
     assert first.state_space.h is second.state_space.h
     assert first.state_space.step is second.state_space.step
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads(threads):
-    kernel, before = make("cycle"), torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        expected = results(kernel, times_of(True), "markov")
-        torch.set_num_threads(threads)
-        for one, other in zip(results(kernel, times_of(True), "markov")[1], expected[1], strict=True):
-            close(one, other, 1e-12)
-    finally:
-        torch.set_num_threads(before)

@@ -91,7 +91,7 @@ def test_a_run_that_has_converged_stays_so(tmp_path, method, tolerance):
     assert resumed.history == whole.history
 
 
-def test_a_run_that_is_stuck_stays_so(tmp_path, monkeypatch):
+def test_a_run_that_is_stuck_ends_at_its_start_and_stays_so(tmp_path, monkeypatch):
     original, calls = Collapsed_ELBO.loss_and_grads, []
 
     def only_the_start(self, *args):
@@ -100,7 +100,9 @@ def test_a_run_that_is_stuck_stays_so(tmp_path, monkeypatch):
         return loss if abs(loss - calls[0]) < 1e-9 else math.inf
 
     monkeypatch.setattr(Collapsed_ELBO, "loss_and_grads", only_the_start)
-    whole = fit(*make(), num_steps=100, warmup=4, checkpoint=tmp_path / "c")
+    model, guide, data = make()
+    whole = fit(model, guide, data, num_steps=100, warmup=4, checkpoint=tmp_path / "c")
+    assert -Collapsed_ELBO().loss(model, guide, data) == pytest.approx(whole.history[0].bound, rel=1e-8)
     resumed = fit(*make(), num_steps=200, warmup=4, resume=tmp_path / "c")
     assert whole.stopped == resumed.stopped == "stuck"
     assert resumed.history == whole.history

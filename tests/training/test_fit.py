@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import tqdm.auto
-from problems import make_data, make_model, make_problem
+from problems import make_data, make_model, make_problem, train_by_svi
 from pyro.infer import SVI
 from pyro.optim import Adam
 
@@ -86,8 +86,7 @@ def test_adam_is_svi(problem):
     first = parameters_of(model, guide)
     result = fit(model, guide, data, num_steps=15, method="adam", learning_rate=0.01, warmup=0)
     set_parameters(model, guide, first)
-    svi = SVI(model, guide, Adam({"lr": 0.01}), Collapsed_ELBO())
-    losses = [svi.step(data) for _ in range(15)]
+    losses = train_by_svi(model, guide, data, 15, 0.01)
     np.testing.assert_allclose([-record.bound for record in result.history[:15]], losses, rtol=1e-9)
 
 
@@ -210,22 +209,6 @@ def test_lbfgs_steps_around_points_without_a_value(problem, monkeypatch):
     assert result.bound > result.history[0].bound + 100
 
 
-def test_a_run_that_is_stuck_ends(problem, monkeypatch):
-    model, guide, data = problem
-    original, calls = Collapsed_ELBO.loss_and_grads, []
-
-    def only_the_start(self, *args):
-        loss = original(self, *args)
-        calls.append(loss)
-        return loss if abs(loss - calls[0]) < 1e-9 else math.inf
-
-    monkeypatch.setattr(Collapsed_ELBO, "loss_and_grads", only_the_start)
-    result = fit(model, guide, data, num_steps=100)
-    assert result.stopped == "stuck"
-    monkeypatch.undo()
-    assert bound_of(*problem) == pytest.approx(result.history[0].bound, rel=1e-8)
-
-
 def test_stops_if_the_bound_no_longer_changes(problem):
     result = fit(*problem, num_steps=300, tolerance=3e-3)
     assert result.stopped == "converged"
@@ -291,15 +274,6 @@ def test_as_many_inducing_inputs_as_frames():
         assert model.num_inducing == 12
         result = fit(model, AutoOpperArchambeau(model), data, num_steps=10, method=method)
         assert result.bound > result.history[0].bound
-
-
-def test_float32_reports_the_bound_of_what_it_returns():
-    rows = make_data((30,), outputs=8)
-    data = Sequences(rows.times.t, rows.y, dtype=torch.float32)
-    model = VGPDS.from_data(data, 3, 12)
-    guide = AutoOpperArchambeau(model)
-    result = fit(model, guide, data, num_steps=15)
-    assert bound_of(model, guide, data) == pytest.approx(result.bound, rel=1e-5)
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import signal
 import pyro
 import pytest
 import torch
+from batch_problems import state_of
 
 from pyro_vgpds import VGPDS, AutoExplicit, AutoOpperArchambeau, Collapsed_ELBO, SequenceDataset, fit
 from pyro_vgpds.datasets import make_sequences
@@ -17,10 +18,6 @@ def problem():
     data = make_sequences(num_sequences=6, num_outputs=4, length=(8, 12)).sequences()
     model = VGPDS.from_data(data, latent_dim=2, num_inducing=6)
     return model, AutoOpperArchambeau(model), data
-
-
-def state_of(model, guide):
-    return [value.clone() for value in (*model.state_dict().values(), *guide.state_dict().values())]
 
 
 def test_the_default_is_two_runs():

@@ -5,6 +5,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from batch_problems import state_of
 
 from pyro_vgpds import (
     VGPDS,
@@ -32,10 +33,6 @@ def problem(num_sequences=7):
     data = make_sequences(num_sequences=num_sequences, num_outputs=5, length=(15, 20)).sequences()
     model = VGPDS.from_data(data, latent_dim=2, num_inducing=8)
     return model, AutoOpperArchambeau(model), data
-
-
-def state_of(model, guide):
-    return [value.clone() for value in (*model.state_dict().values(), *guide.state_dict().values())]
 
 
 def test_learns_and_predicts():
@@ -68,8 +65,7 @@ def test_mapped_files_and_memory_give_the_same(tmp_path):
     np.save(tmp_path / "y.npy", data.read().numpy())
     np.save(tmp_path / "t.npy", data.times.t.numpy())
     mapped = MappedSequences(tmp_path / "y.npy", data.lengths, tmp_path / "t.npy")
-    start = model.state_dict()
-    start = {name: value.clone() for name, value in start.items()}
+    start = {name: value.clone() for name, value in model.state_dict().items()}
     states = []
     for source in (data, SequenceDataset(mapped), mapped):
         model.load_state_dict(start)

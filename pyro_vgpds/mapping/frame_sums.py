@@ -72,7 +72,7 @@ def common_groups(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor
     :param second: another one.
 
     >>> import torch
-    >>> from pyro_vgpds.mapping.sums import common_groups
+    >>> from pyro_vgpds.mapping.frame_sums import common_groups
     >>> [part.tolist() for part in common_groups(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))]
     [[0, 1, 2], [0, 0, 1], [0, 1, 1]]
     """

@@ -33,7 +33,7 @@ def outer_sums(a: Tensor, weights: Tensor) -> Tensor:
     :param weights: w, (F, R).
 
     >>> import torch
-    >>> from pyro_vgpds.mapping.pairs import outer_sums
+    >>> from pyro_vgpds.mapping.quadratic_forms import outer_sums
     >>> outer_sums(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])).tolist()
     [[[1.0, 3.0], [3.0, 9.0]], [[5.0, 11.0], [11.0, 25.0]]]
     """
