@@ -260,9 +260,7 @@ class FittedModel(BasePredictor):
 
 
 def predict_with(posterior: F, **options: Tensor | Kernel | bool | None) -> F:
-    """The same trained model with another ``noise_variance``, ``output_scale``, ``residual`` or ``widening``; the
-    others stay.
-    """
+    """The same trained model with another noise variance, output scale, residual or widening; the others stay."""
     origin = posterior.origin
     own = {name: getattr(origin, name) for name in ("noise_variance", "output_scale", "residual", "widening")}
     return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})

@@ -35,9 +35,10 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.conditioning import condition, extend
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.noise_settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.residual_choice import choose_residual
 from pyro_vgpds.prediction.residuals import Correlation, every_frame, pair_frames, training_frames

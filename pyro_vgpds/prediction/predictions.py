@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictive distributions of a trained model at some times, and their latent paths."""
+"""Predictive distributions of a trained model at some times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_flags, check_kind, plain
-from pyro_vgpds.formatting import counted
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.correlations import Correlations
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
@@ -25,40 +25,7 @@ from pyro_vgpds.prediction.widening import gap_factors
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Functions", "Latent", "Prediction", "Reconstruction"]
-
-
-class Latent:
-    """The latent path at the times of a prediction, Gaussian.
-
-    :param path: its distribution, event shape (T, Q).
-    :param correlations: of the latent dimensions, in frames with missing outputs, whose variances are then larger.
-    :ivar mean: (T, Q).
-    :ivar variance: (T, Q).
-
-    >>> latent = post.forecast([2.6, 2.7], sequence=0).latent
-    >>> latent
-    Latent(2 times, 3 dimensions)
-    >>> latent.covariance.shape
-    torch.Size([3, 2, 2])
-    """
-
-    def __init__(self, path: TorchDistribution, correlations: Correlations | None = None) -> None:
-        self.path = path
-        self.mean: Tensor = path.mean
-        self.variance: Tensor = path.variance if correlations is None else path.variance + correlations.variance
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance over the times, (Q, T, T). Large: computed on access."""
-        return self.path.covariance_matrix
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.mean, self.variance))
-
-    def __repr__(self) -> str:
-        frames, latent = self.mean.shape
-        return f"Latent({counted(frames, 'time')}, {counted(latent, 'dimension')})"
+__all__ = ["Functions", "Prediction", "Reconstruction"]
 
 
 class Prediction(Outputs):
