@@ -338,7 +338,7 @@ CALLS: dict[str, Callable[[Things], tuple[Callable[..., Any], dict[str, Any]]]] 
     "NaturalGradient.step": lambda k: (stepped(k).step, {"rate": 0.5}),
     "Posterior": lambda k: (vg.Posterior, {
         "model": k.model, "guide": k.guide, "data": k.data, "noise_variance": 0.1, "output_scale": torch.ones(5),
-        "residual": Matern32() + White()}),
+        "residual": Matern32() + White(), "widening": True}),
     "Posterior.as_model": lambda k: (k.post.as_model, {"sequence": 0, "include_noise": True}),
     "Posterior.calibrate": lambda k: (k.post.calibrate, {"task": "forecast", "share": 0.1, "horizon": 2, "seed": 0}),
     "Posterior.condition": lambda k: (k.post.condition, {"data": k.data, "sequences": [0, 1]}),

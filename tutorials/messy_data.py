@@ -347,7 +347,9 @@ _ = ax.legend(frameon=False)
 # diagonal in the middle and to return to it at the end: the noise has heavier tails than a Gaussian and differs between
 # outputs. So one $\beta$ for all outputs gives intervals that are too wide for most entries, and correct or slightly
 # too narrow for outliers. By default, `VGPDS.from_data` gives each output its own noise variance. Whether this is
-# better should be decided on entries hidden for this purpose, as it was for the tables in the README.
+# better should be decided on entries hidden for this purpose, as it was for the tables in the README. What outputs have
+# of their own is unknown in long gaps, so `impute` makes the intervals of gaps wider where other outputs of the frame
+# were observed; `Posterior(widening=False)` has those of the model.
 
 # %% [markdown]
 # ## Dates and tables

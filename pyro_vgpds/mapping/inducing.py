@@ -128,6 +128,11 @@ class InducingPosterior:
             return torch.arange(len(self._k), device=group.device)
         return torch.zeros_like(group[:0]) if mask is None else (mask.amin(0) == 0.0).nonzero().squeeze(-1)
 
+    def observed_frames(self) -> Tensor:
+        """Whether some output was observed in each frame of the data, (N,)."""
+        mask = self._observed[0]
+        return self._k.new_ones(len(self._k), dtype=torch.bool) if mask is None else mask.amax(0) > 0.0
+
     def noise_of(self, index: Tensor) -> Tensor:
         """Noise variances of some outputs in the data's units, (d,)."""
         return self._scaled_noise_of(index) * self.output_scale[index].square()

@@ -123,7 +123,7 @@ def from_sites(posterior: P, data: Sequences, sites: dict[str, Tensor], *, num_s
         parameter.requires_grad_(True)
     return type(posterior)(
         model, guide, data, noise_variance=origin.noise_variance, output_scale=origin.output_scale,
-        residual=origin.residual,
+        residual=origin.residual, widening=origin.widening,
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def describe_posterior(posterior: Posterior) -> tuple[Json, Tensors]:
     header, tensors = describe_model(origin.model, origin.guide, posterior.data, origin.states)
     given = {"noise_variance": origin.noise_variance, "output_scale": origin.output_scale}
     tensors |= {f"prediction.{name}": value for name, value in given.items() if value is not None}
-    about: Json = {}
+    about: Json = {"widening": origin.widening}
     if origin.residual is not None:
         about["residual"] = describe_kernel(origin.residual)
         tensors |= {f"prediction.residual.{name}": value for name, value in origin.residual.state_dict().items()}
@@ -70,7 +70,10 @@ def build_posterior(header: Json, tensors: Tensors, data: Sequences) -> Posterio
         residual = build_kernel(about["residual"], state, data.dtype)
         residual.load_state_dict(state)
     scale, noise = given.get("output_scale"), given.get("noise_variance")
-    return Posterior(model, guide, data, noise_variance=noise, output_scale=scale, residual=residual)
+    return Posterior(
+        model, guide, data, noise_variance=noise, output_scale=scale, residual=residual,
+        widening=about.get("widening", False),
+    )  # fmt: skip
 
 
 def describe_mixture(mixture: PosteriorMixture) -> tuple[Json, Tensors]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 from torch.overrides import TorchFunctionMode
 
-from pyro_vgpds.checks import find_output
+from pyro_vgpds.checks import check_flags, find_output
 from pyro_vgpds.data.parts import check_data
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.formatting import counted
@@ -60,6 +60,7 @@ class Origin(NamedTuple):
     noise_variance: Tensor | None  #: (1,) or (D,); None for that of the model
     output_scale: Tensor | None  #: (D,); None for that of the model
     residual: Kernel | None
+    widening: bool  #: whether the function is less certain in gaps
 
 
 class FittedModel(BasePredictor):
@@ -84,12 +85,14 @@ class FittedModel(BasePredictor):
         noise_variance: ArrayLike | float | None = None,
         output_scale: ArrayLike | None = None,
         residual: Kernel | None = None,
+        widening: bool = False,
     ) -> None:
         if not callable(guide) or guide is model:
             raise TypeError(
                 f"guide must be a guide of the model, such as an AutoOpperArchambeau, but got {type(guide).__name__}."
             )
         check_data(data)
+        check_flags(widening=widening)
         if data.communicator.size > 1:
             raise ValueError(
                 "predictions need the sequences of all processes in one: see pyro_vgpds.distributed.gather(guide, data)"
@@ -107,10 +110,13 @@ class FittedModel(BasePredictor):
             basis = likelihood.basis
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, SiteGP):
-                _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual)
+                _check_plain(
+                    likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual,
+                    widening=widening or None,
+                )  # fmt: skip
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
             states, summary = (_state(model), _state(guide)), summary_of(guide)
-            self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))
+            self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual), bool(widening))
             if summary is not None and scale is not None:
                 summary = summary.rescaled(likelihood.output_scale, scale)
             if noise is not None or scale is not None:
@@ -202,12 +208,13 @@ class FittedModel(BasePredictor):
 
     def predict(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, full_cov: bool = False,
-        residuals: Residuals | None = None, **options: Any,
+        residuals: Residuals | None = None, widening: bool = False, **options: Any,
     ) -> Prediction:  # fmt: skip
         """The outputs on a latent path. Arguments as in :class:`~pyro_vgpds.Prediction`."""
         outputs = self._likelihood_at(t)
         if outputs is None:
-            return Prediction(t, path, inducing, full_cov=full_cov, residuals=residuals, **options)
+            options |= {"full_cov": full_cov, "residuals": residuals, "widening": widening}
+            return Prediction(t, path, inducing, **options)
         if full_cov:
             raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
         return OutputPrediction(t, path, inducing, outputs, **options)
@@ -252,10 +259,10 @@ class FittedModel(BasePredictor):
         return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
 
 
-def predict_with(posterior: F, **options: Tensor | Kernel | None) -> F:
-    """The same trained model with another ``noise_variance``, ``output_scale`` or ``residual``; the others stay."""
+def predict_with(posterior: F, **options: Tensor | Kernel | bool | None) -> F:
+    """The same trained model with another noise variance, output scale, residual or widening; the others stay."""
     origin = posterior.origin
-    own = {name: getattr(origin, name) for name in ("noise_variance", "output_scale", "residual")}
+    own = {name: getattr(origin, name) for name in ("noise_variance", "output_scale", "residual", "widening")}
     return type(posterior)(origin.model, origin.guide, posterior.data, **{**own, **options})
 
 

@@ -35,9 +35,10 @@ from pyro_vgpds.prediction.arguments import (
 from pyro_vgpds.prediction.conditioning import condition, extend
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import FittedModel
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.noise_settings import calibrated, hidden_variance, residual_variance
 from pyro_vgpds.prediction.outputs import Parts
-from pyro_vgpds.prediction.predictions import Latent, Prediction, Reconstruction
+from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.reconstruction import NewFrames
 from pyro_vgpds.prediction.residual_choice import choose_residual
 from pyro_vgpds.prediction.residuals import Correlation, every_frame, pair_frames, training_frames
@@ -78,8 +79,12 @@ class Posterior(FittedModel):
         for white noise. Default: white noise, or if entries of the data are missing and the outputs are Gaussian, the
         best of a few kernels by the density of hidden training entries (:doc:`/mathematics`), which takes about a third
         of the time of training.
+    :param widening: multiply the variance of the function at missing entries of training frames by the square root of
+        the length of the gap, at most ten frames, if other outputs of the frame were observed (:doc:`/mathematics`).
+        Default: if ``residual`` is not given and the outputs are Gaussian.
     :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
-    :raises TypeError: if ``guide`` or ``residual`` has another type, or ``x`` of the guide has no mean or variance.
+    :raises TypeError: if ``guide``, ``residual`` or ``widening`` has another type, or ``x`` of the guide has no mean or
+        variance.
 
     If the data have lags (:meth:`Sequences.lagged <pyro_vgpds.Sequences.lagged>`), all methods take and return the
     data's own D outputs only, and make the lagged copies of new outputs themselves.
@@ -106,11 +111,17 @@ class Posterior(FittedModel):
         noise_variance: ArrayLike | float | None = None,
         output_scale: ArrayLike | None = None,
         residual: Kernel | Default | None = _CHOSEN,
+        widening: bool | None = None,
     ) -> None:
         given = None if isinstance(residual, Default) else residual
-        super().__init__(model, guide, data, noise_variance=noise_variance, output_scale=output_scale, residual=given)
+        super().__init__(
+            model, guide, data, noise_variance=noise_variance, output_scale=output_scale, residual=given,
+            widening=False if widening is None else widening,
+        )  # fmt: skip
         if isinstance(residual, Default):
             self._choose_residual()
+            if widening is None:
+                self.origin = self.origin._replace(widening=self.likelihood is None)
 
     @thread_limited
     def _choose_residual(self) -> None:
@@ -314,7 +325,8 @@ class Posterior(FittedModel):
         carried = self.residuals(self.inducing, t, every_frame(self.data))
         return self.predict(
             t, self.q, self.inducing, include_noise=include_noise, observed=observed, residuals=carried,
-            correlations=self.correlations, parts=Parts.of(self.data),
+            correlations=self.correlations, widening=self.origin.widening and self.data.num_missing > 0,
+            parts=Parts.of(self.data),
         )  # fmt: skip
 
     @thread_limited

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictive distributions of a trained model at some times, and their latent paths."""
+"""Predictive distributions of a trained model at some times."""
 
 from __future__ import annotations
 
@@ -13,51 +13,19 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyro_vgpds.checks import check_count, check_flags, check_kind, plain
-from pyro_vgpds.formatting import counted
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import FrameStatistics, InducingPosterior
 from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.correlations import Correlations
+from pyro_vgpds.prediction.latent import Latent
 from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
 from pyro_vgpds.prediction.outputs import Outputs, Parts
 from pyro_vgpds.prediction.residuals import Residuals
+from pyro_vgpds.prediction.widening import gap_factors
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
-__all__ = ["Functions", "Latent", "Prediction", "Reconstruction"]
-
-
-class Latent:
-    """The latent path at the times of a prediction, Gaussian.
-
-    :param path: its distribution, event shape (T, Q).
-    :param correlations: of the latent dimensions, in frames with missing outputs, whose variances are then larger.
-    :ivar mean: (T, Q).
-    :ivar variance: (T, Q).
-
-    >>> latent = post.forecast([2.6, 2.7], sequence=0).latent
-    >>> latent
-    Latent(2 times, 3 dimensions)
-    >>> latent.covariance.shape
-    torch.Size([3, 2, 2])
-    """
-
-    def __init__(self, path: TorchDistribution, correlations: Correlations | None = None) -> None:
-        self.path = path
-        self.mean: Tensor = path.mean
-        self.variance: Tensor = path.variance if correlations is None else path.variance + correlations.variance
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance over the times, (Q, T, T). Large: computed on access."""
-        return self.path.covariance_matrix
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.mean, self.variance))
-
-    def __repr__(self) -> str:
-        frames, latent = self.mean.shape
-        return f"Latent({counted(frames, 'time')}, {counted(latent, 'dimension')})"
+__all__ = ["Functions", "Prediction", "Reconstruction"]
 
 
 class Prediction(Outputs):
@@ -75,6 +43,7 @@ class Prediction(Outputs):
     :param full_cov: compute the covariance (T, D, D) now, and use it in ``log_prob``.
     :param residuals: residuals carried to these times. Default: the noise is white.
     :param correlations: of the latent dimensions, whose effect is linearised. Default: they are independent.
+    :param widening: the frames are those of the data, and the function is less certain in their gaps.
     :param parts: the sequences that the frames belong to. Default: one.
     :ivar latent: the :class:`~pyro_vgpds.prediction.Latent` path.
     :ivar path: its distribution.
@@ -98,12 +67,13 @@ class Prediction(Outputs):
         full_cov: bool = False,
         residuals: Residuals | None = None,
         correlations: Correlations | None = None,
+        widening: bool = False,
         parts: Parts | None = None,
     ) -> None:
         super().__init__(t, inducing.data, include_noise, parts)
         self.full_cov, self.latent = full_cov, Latent(path, correlations)
         self.path, self.inducing, self.observed = path, inducing, observed
-        self._residuals, self.correlations = residuals, correlations
+        self._residuals, self.correlations, self.widening = residuals, correlations, widening
         self._covariance: Tensor | None = None
         if full_cov:
             self._covariance = self._make_covariance()
@@ -163,6 +133,8 @@ class Prediction(Outputs):
         with torch.no_grad():
             for rows, frames in self._frames():
                 for index, v, mean, variance in self.inducing.moments(frames):
+                    if self.widening:
+                        variance = variance * self._factors(index)[rows].to(variance)
                     if self.include_noise:
                         shift, noise = self._noise(index, v)
                         mean, variance = mean + shift[rows], variance + noise[rows]
@@ -182,6 +154,13 @@ class Prediction(Outputs):
         mean, share = self._residuals.moments(index, v)
         return mean, variance * share
 
+    def _factors(self, index: Tensor | None = None) -> Tensor:
+        """Factors of the variance of the function, (T, d), of some outputs, which are near each other. Default: all."""
+        index = torch.arange(self.shape[1], device=self.t.device) if index is None else index
+        first = int(index.min())
+        y = self.data.read(first, int(index.max()) + 1)[:, index - first]
+        return gap_factors(y.isnan(), self.inducing.observed_frames(), self.data.times.slices())
+
     @property
     def covariance(self) -> Tensor:
         """Covariance of the outputs within each time, (T, D, D). Large: computed on first access."""
@@ -194,6 +173,9 @@ class Prediction(Outputs):
         with torch.no_grad():
             parts = [self.inducing.covariances(f) for _, f in self._frames()]
             full = torch.cat(parts)
+            if self.widening:
+                roots = self._factors().sqrt()
+                full = full * roots.unsqueeze(-1) * roots.unsqueeze(-2)
             if self.include_noise:
                 for part in self.inducing.columns():
                     _, noise = self._noise(part.outputs, part.mean)
@@ -216,11 +198,18 @@ class Prediction(Outputs):
         with torch.no_grad():
             x = self.path.sample((num_samples,))
             carried = self._residuals if self.include_noise else None
-            y = PosteriorGP(x, self.inducing, self.include_noise and carried is None).sample()
-            if carried is not None:
-                y += carried.sample(num_samples)
+            white = self.include_noise and carried is None
+            y = PosteriorGP(x, self.inducing, white and not self.widening).sample()
             if self.correlations is not None:
                 y += self.correlations.sample(self.inducing, num_samples)
+            if self.widening:
+                mean = self.with_noise(False).mean
+                y = mean + self._factors().sqrt() * (y - mean)
+                if white:
+                    noise = self.inducing.noise_of(torch.arange(self.shape[1], device=y.device))
+                    y += noise.sqrt() * torch.randn_like(y)
+            if carried is not None:
+                y += carried.sample(num_samples)
         return put_known(self.observed, y).to(self.t.dtype)
 
     @thread_limited

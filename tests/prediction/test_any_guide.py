@@ -79,7 +79,10 @@ def test_a_guide_with_the_same_q_predicts_the_same(temporal):
     own = Posterior(model, guide, data, residual=None)
     q = own.q
     other = Posterior(
-        model, lambda data: pyro.sample("x", GaussianPath(q.mean, q.variance, lambda: q.covariance_matrix)), data
+        model,
+        lambda data: pyro.sample("x", GaussianPath(q.mean, q.variance, lambda: q.covariance_matrix)),
+        data,
+        residual=None,
     )
     assert isinstance(other.q, GaussianPosterior)
     assert repr(other.q) == "GaussianPosterior(frames=21, latent_dim=2, structure='dense')"

@@ -98,7 +98,7 @@ def test_slopes_are_derivatives_of_the_means():
 
 def test_variances_have_the_linearised_effect_of_the_excess():
     data = make_data(missing=0.2)
-    posterior = Posterior(*make_model(data), data)
+    posterior = Posterior(*make_model(data), data, residual=None)
     found, q, inducing = posterior.correlations, posterior.q, posterior.inducing
     frames, covariance = found.excess
     assert torch.linalg.eigvalsh(covariance).min() > -1e-12
