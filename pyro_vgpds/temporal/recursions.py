@@ -177,7 +177,7 @@ class _Solve(torch.autograd.Function):
 
 
 def _repeated(x: Tensor, rows: int) -> Tensor:
-    """x (n, ...) as often as makes this number of rows."""
+    """Rows that repeat those of x, so many."""
     return x if len(x) == rows else x.repeat(rows // len(x), *(1,) * (x.dim() - 1))
 
 
