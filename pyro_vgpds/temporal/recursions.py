@@ -177,7 +177,7 @@ class _Solve(torch.autograd.Function):
 
 
 def _repeated(x: Tensor, rows: int) -> Tensor:
-    """Rows that repeat those of x, so many."""
+    """The rows of x, repeated up to this number."""
     return x if len(x) == rows else x.repeat(rows // len(x), *(1,) * (x.dim() - 1))
 
 
