@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pyro_vgpds.cli.dates import has_zone, is_like_date, parse_times, with_hyphe
 from pyro_vgpds.cli.errors import CommandError
 from pyro_vgpds.cli.layout import InputTable, Layout, listed, select, selecting
 from pyro_vgpds.data.dates import OutOfRangeError
-from pyro_vgpds.formatting import to_number
+from pyro_vgpds.formatting import counted, is_number, to_number
 
 __all__ = ["CSV_SUFFIXES", "read_csv"]
 
@@ -122,15 +123,16 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         rows, lines = rows[1:], lines[1:]
     if not rows:
         raise CommandError(f"{path} has a header but no rows.")
-    widths = {len(row) for row in rows}
-    if len(widths) == 1 and widths != {len(header)}:
+    usual = statistics.mode(map(len, rows))
+    if usual != len(header) and len(rows) > 2:
         raise CommandError(
-            f"{path}: the first line has {len(header)} cells, but all others have {len(rows[0])}. The first line must "
-            "be the names of the columns: delete lines before it."
+            f"{path}: the first line has {counted(len(header), 'cell')}, but most others have {usual}. The first line "
+            "must be the names of the columns: delete lines before it."
         )
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
-            raise CommandError(f"{path}, line {line}: {len(row)} cells, but the header has {len(header)} columns.")
+            columns = counted(len(header), "column")
+            raise CommandError(f"{path}, line {line}: {counted(len(row), 'cell')}, but the header has {columns}.")
     seen: set[str] = set()
     for i, name in enumerate(header):
         if (not name and i > 0) or name in seen:
@@ -238,6 +240,8 @@ def _times(cells: Sequence[str], name: str, path: Path, lines: list[int]) -> np.
         names = (
             f" If it has the names of sequences, pass --sequence-column {name!r}." if len({*cells}) < len(cells) else ""
         )
+        if i == 0 and len(cells) > 1 and (is_number(cells[1]) or is_like_date(cells[1])):
+            names += f" If line {lines[0]} has units or descriptions, delete it."
         raise CommandError(
             f"{path}, line {lines[i]}, column {name!r}: {message}. This column was taken for the times.{names} Name "
             "the times' column with --time and the sequences' column with --sequence-column, or pass --no-time if the "

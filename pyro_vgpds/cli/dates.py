@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 
@@ -29,6 +30,7 @@ _OTHER = [
         r"(?P<year>\d{4})/(?P<number>\d\d?)/(?P<day>\d\d?)",  # 2024/1/31
         r"(?P<year>\d{4})[ -]?Q(?P<quarter>[1-4])",  # 2024Q1
         r"Q(?P<quarter>[1-4])[ -](?P<year>\d{4})",
+        r"(?P<year>\d{4})-?W(?P<week>\d\d)(?:-?(?P<weekday>[1-7]))?",  # 2024-W05, its Monday
         r"(?P<month>[A-Za-z]{3,9})\.?[ -](?:(?P<day>\d\d?),?[ -])?(?P<year>\d{4})",  # Jan 31, 2024; Jan 2024
         r"(?P<day>\d\d?)[ -](?P<month>[A-Za-z]{3,9})\.?[ -](?P<year>\d{4})",  # 31-Jan-2024
         r"(?P<year>\d{4})[ -](?P<month>[A-Za-z]{3,9})",  # 2024 Jan
@@ -48,6 +50,8 @@ _IN_COLUMNS = [
     )
 ]
 _SLASHES = _IN_COLUMNS[1]
+_CLOCK = re.compile(r"\d\d?:\d\d(:\d\d(\.\d+)?)?( ?[AaPp][Mm])?")
+_SHORT_YEAR = re.compile(r"\d\d?(?P<mark>[-./ ])(\d\d?|[A-Za-z]{3,9})(?P=mark)\d\d([T ].*)?")  # 31-Jan-24
 _MOST = 10_000_000  # times in a range; more is a typing error
 
 
@@ -59,6 +63,10 @@ def _match(text: str) -> re.Match[str] | None:
     for pattern in _OTHER:
         if (other := pattern.match(text)) is not None:
             parts = other.groupdict()
+            if parts.get("week"):
+                return _match_week(
+                    int(parts["year"]), int(parts["week"]), int(parts["weekday"] or 1), text[other.end() :]
+                )
             number, month, quarter = (parts.get(name) for name in ("number", "month", "quarter"))
             if quarter:
                 number = 3 * int(quarter) - 2
@@ -69,11 +77,30 @@ def _match(text: str) -> re.Match[str] | None:
     return None
 
 
+def _match_week(year: int, week: int, weekday: int, rest: str) -> re.Match[str] | None:
+    """The parts of a day of an ISO week, followed by a time of day."""
+    try:
+        return _DATE.fullmatch(f"{date.fromisocalendar(year, week, weekday)}{rest}")
+    except ValueError:  # there is no such week
+        return None
+
+
+def _advice(text: str) -> str:
+    """What to do about a cell that is nearly a date."""
+    if is_like_date(text):
+        return " (with slashes, the first number could be the day or the month)"
+    if _CLOCK.fullmatch(text.strip()):
+        return " (it is a time of day without a date: write both in one column)"
+    if _SHORT_YEAR.fullmatch(text.strip()):
+        return " (write years with four digits)"
+    return ""
+
+
 def parse_date(text: str) -> np.datetime64:
     """A date such as 2024-01, 2024-01-31, 31.01.2024, 2024-01-31 12:00 or 2024-01-31T12:00:00.5+01:00 (becomes UTC).
 
     Other ways to write it are 2024/1/31, Jan 31, 2024, 31-Jan-2024, Jan 2024 and 2024Q1, the first month of a quarter,
-    and of 15:30 it is 3:30 PM.
+    2024-W05, the Monday of an ISO week, and of 15:30 it is 3:30 PM.
 
     :raises ValueError: if it is not a date, or one with slashes, whose month may be its first or its second number.
     :raises OutOfRangeError: if it is not in the years 1678 to 2261.
@@ -92,12 +119,12 @@ def parse_date(text: str) -> np.datetime64:
             raise ValueError(f"{text!r} is not a date: with AM or PM, the hour must be 1 to 12")
         clock = f"{int(hour) % 12 + 12 * (match['half'] in 'Pp'):02}:{minutes}"
     written = f"{day}T{'0' * (clock[1] == ':')}{clock}" if clock else day
-    date = to_nanoseconds(np.array([written], "datetime64"))[0]
+    moment = to_nanoseconds(np.array([written], "datetime64"))[0]
     zone = match["zone"] or "Z"
     if zone != "Z":
         minutes = int(zone[1:3]) * 60 + int(zone[-2:])
-        date = date - np.timedelta64(minutes if zone[0] == "+" else -minutes, "m")
-    return np.datetime64(date, "ns")
+        moment = moment - np.timedelta64(minutes if zone[0] == "+" else -minutes, "m")
+    return np.datetime64(moment, "ns")
 
 
 def _is_date(text: str) -> bool:
@@ -154,8 +181,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
             raise OutOfRangeError(error.args[0], i) from None
         except ValueError:
             wanted = "a number like the first" if kind == "number" else "a number or a date such as 2024-01-31T12:00:00"
-            slashes = " (with slashes, the first number could be the day or the month)" if is_like_date(cell) else ""
-            raise ValueError(f"{cell!r} is not {wanted}{slashes}", i) from None
+            raise ValueError(f"{cell!r} is not {wanted}{_advice(cell)}", i) from None
     zones = [kind == "date" and bool(_match(cell)["zone"]) for cell in cells]  # type: ignore[index]
     if any(zones) and not all(zones):
         i = zones.index(not zones[0])

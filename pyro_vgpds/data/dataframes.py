@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["split_frame"]
 
+_WITH_UNIT = re.compile(r"\W?\d[\d., ']*\W?\D{,5}")  # 60%, 12.3 C, 1,234.5
 _TIME_NAMES = ("time", "t", "date", "datetime", "timestamp", "year")
 
 
@@ -55,6 +56,12 @@ def split_frame(
     _check_numbers(frame, (time, sequence))
     if time is None and type(frame.index).__name__ == "RangeIndex":
         _warn_of_times(frame)
+    if any(_is_index(frame, name) for name in frame.columns if name not in (time, sequence)):
+        warnings.warn(
+            "column 'Unnamed: 0' of frame has the row numbers that pandas wrote, and is an output. Drop it: "
+            "frame.drop(columns=['Unnamed: 0']), or read the file with pandas.read_csv(..., index_col=0).",
+            stacklevel=3,
+        )
     groups = (
         [("", frame)] if sequence is None else [(str(name), part) for name, part in frame.groupby(sequence, sort=False)]
     )
@@ -101,6 +108,11 @@ def _warn_of_times(frame: pandas.DataFrame) -> None:
             )
 
 
+def _is_index(frame: pandas.DataFrame, name: Hashable) -> bool:
+    """Whether a column is an index without a name, which ``to_csv`` wrote and ``read_csv`` took for a column."""
+    return name == "Unnamed: 0" and frame[name].tolist() == list(range(len(frame)))
+
+
 def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None]) -> None:
     """Raise a TypeError that names the first output that is not numbers."""
     for i, name in enumerate(frame.columns):
@@ -118,6 +130,11 @@ def _check_numbers(frame: pandas.DataFrame, others: tuple[str | None, str | None
         held = f"{column.dtype}" if text is None else f"text such as {text!r}"
         if text is not None and is_number(text.replace(",", ".", 1)):
             how = 'Read decimal commas with pandas.read_csv(..., decimal=",").'
+        elif text is not None and _WITH_UNIT.fullmatch(text):
+            how = (
+                "Remove units and thousands separators: pandas.read_csv(..., thousands=...), or for example "
+                f"frame[{name!r}] = frame[{name!r}].str.rstrip('%').astype(float)."
+            )
         elif text is not None and 2 * sum(is_number(str(value)) for value in column.dropna()) > column.count():
             place = f"frame[{name!r}]"
             how = f"{place} = pandas.to_numeric({place}, errors='coerce') makes text missing."

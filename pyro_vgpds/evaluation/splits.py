@@ -247,12 +247,12 @@ def _entries(data: Sequences, share: float, pattern: str | None, rng: np.random.
 def _ends(data: Sequences, horizon: int | None, skip: int) -> Split:
     t, y = split_outputs(data)
     lengths = [int(part.isfinite().any(1).nonzero()[-1:].sum()) + 1 for part in y]  # to the last observed frame
-    if horizon is None:
-        horizon = max(1, int(np.median(lengths)) // 8)
+    given, horizon = horizon, max(1, int(np.median(lengths)) // 8) if horizon is None else horizon
     keep = [n - skip - horizon for n in lengths]
     if max(keep) < 3:
+        name = f"horizon={horizon}" if given else f"horizon (by default {horizon} here)"
         raise ValueError(
-            f"horizon={horizon}{f' and skip={skip}' if skip else ''} must leave 3 training frames, but the longest "
+            f"{name}{f' and skip={skip}' if skip else ''} must leave 3 training frames, but the longest "
             f"sequence has {counted(max(lengths), 'frame')}."
         )
     train = take_frames(data, [slice(0, n if n >= 3 else None) for n in keep])

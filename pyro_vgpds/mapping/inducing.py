@@ -12,7 +12,7 @@ In the basis U every output of the group is diagonal, whether outputs share a no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -218,9 +218,10 @@ class InducingPosterior:
         """G, the derivatives of L⁻¹Ψ1ᵀ in the means of latent points, (T, Q, M): ∂E f_d/∂μ = G v̄_d."""
         with torch.enable_grad():
             mean = mean.detach().clone().requires_grad_()
-            k = self.whitened(mean, variance.detach())
-            parts = [torch.autograd.grad(column.sum(), mean, retain_graph=True)[0] for column in k.unbind(-1)]
-        return torch.stack(parts, -1)
+            psi1 = self.basis.psi1(mean, variance.detach())
+            parts = [torch.autograd.grad(column.sum(), mean, retain_graph=True)[0] for column in psi1.unbind(-1)]
+        slopes = torch.stack(parts, -1)
+        return solve_triangular(self.factor, slopes.flatten(0, 1).mT, upper=False).mT.unflatten(0, slopes.shape[:2])
 
     def whitened(self, mean: Tensor, variance: Tensor) -> Tensor:
         """L⁻¹Ψ1ᵀ of latent points as (T, M), by which E f_d = k v̄_d."""
@@ -238,17 +239,44 @@ class InducingPosterior:
         """
         spread = frames.spread()
         rest = (frames.psi0 - frames.a.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0.0)
+        (t, m), products = frames.k.shape, 0
+        together: list[OutputWeights] = []
         for part in self.columns():
-            traces = _traces(frames.a, part)
+            if len(part.outputs) * (m + t) < m * t:  # the products of a few outputs cost less than a basis of their own
+                products += m * m * len(part.outputs)
+                together.append(part)
+                if products > _BLOCK:
+                    yield self._moments_of_few(frames, spread, rest, together)
+                    together, products = [], 0
+                continue
+            rotated = ((frames.a @ part.basis) * part.basis).sum(-2)  # serves all outputs of the group
             step = max(1, _BLOCK // frames.k.numel())
             for start in range(0, len(part.outputs), step):
                 here = slice(start, start + step)
-                v = part.mean[:, here]
-                through = ((spread @ v) * v).sum(-2).clamp_min(0.0)
-                own = rest.unsqueeze(-1) + traces(part.shrink[:, here])
-                variance = torch.addcmul(through, own, part.scale[here].square())
-                index = part.outputs[here]
-                yield OutputMoments(index, v, frames.k @ v + self.output_mean[index], variance)
+                v, index, scale = part.mean[:, here], part.outputs[here], part.scale[here]
+                through = ((spread @ v) * v).sum(-2)
+                yield self._finished(frames, rest, index, v, scale, through, rotated @ part.shrink[:, here])
+        if together:
+            yield self._moments_of_few(frames, spread, rest, together)
+
+    def _moments_of_few(
+        self, frames: FrameStatistics, spread: Tensor, rest: Tensor, parts: list[OutputWeights]
+    ) -> OutputMoments:
+        """The moments of outputs of several groups, by products of matrices of all frames with those of all outputs."""
+        v = torch.cat([part.mean for part in parts], 1)
+        through = spread.flatten(1) @ (v.mT.unsqueeze(-1) * v.mT.unsqueeze(-2)).flatten(1).mT
+        inverses = [(part.basis * part.shrink.mT.unsqueeze(-2)) @ part.basis.mT for part in parts]
+        traces = frames.a.flatten(1) @ torch.cat(inverses).flatten(1).mT
+        index, scale = (torch.cat(each) for each in zip(*((part.outputs, part.scale) for part in parts), strict=True))
+        return self._finished(frames, rest, index, v, scale, through, traces)
+
+    def _finished(
+        self, frames: FrameStatistics, rest: Tensor, index: Tensor, v: Tensor, scale: Tensor, through: Tensor,
+        traces: Tensor,
+    ) -> OutputMoments:  # fmt: skip
+        """The moments from tr(A_t v vᵀ) and tr(A_t B⁻¹), (T, d) each."""
+        variance = torch.addcmul(through.clamp_min(0.0), rest.unsqueeze(-1) + traces, scale.square())
+        return OutputMoments(index, v, frames.k @ v + self.output_mean[index], variance)
 
     def covariances(self, frames: FrameStatistics) -> Tensor:
         """Covariance of the D values of F within each frame, (T, D, D)."""
@@ -262,15 +290,3 @@ class InducingPosterior:
             own[:, block.outputs] = block.variance
         full.diagonal(dim1=-2, dim2=-1).copy_(own)
         return full
-
-
-def _traces(a: Tensor, part: OutputWeights) -> Callable[[Tensor], Tensor]:
-    """tr(A_t B_d⁻¹) of matrices A (T, M, M) as a function of the diagonals (M, d) of some outputs, (T, d).
-
-    The diagonals of A in the basis of the group serve all its outputs; a few outputs are cheaper one by one.
-    """
-    (t, m), basis = a.shape[:2], part.basis
-    if len(part.outputs) * (m + t) < m * t:
-        return lambda shrink: a.flatten(1) @ ((basis * shrink.mT.unsqueeze(-2)) @ basis.mT).flatten(1).mT
-    rotated = ((a @ basis) * basis).sum(-2)
-    return lambda shrink: rotated @ shrink

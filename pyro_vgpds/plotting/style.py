@@ -89,9 +89,12 @@ def labelled(*axes: Axes) -> dict[str, Artist]:
 
 def legend_above(ax: Axes, entries: Mapping[str, Artist], columns: int | None = None) -> None:
     """Draw a legend of these labels above the axes. Default: in one row."""
+    formatter = ax.yaxis.get_major_formatter()
+    formatter.set_locs(ax.get_yticks().tolist())
+    left = 0.08 if formatter.get_offset() else 0.0  # a factor such as 1e9 is in the corner
     ax.legend(
         list(entries.values()), list(entries), frameon=False, fontsize="small", ncols=columns or max(1, len(entries)),
-        loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
+        loc="lower left", bbox_to_anchor=(left, 1), borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
     )  # fmt: skip
 
 

@@ -143,12 +143,26 @@ def _roots(inducing: InducingPosterior) -> Iterator[tuple[Tensor, Tensor]]:
         yield inducing.frames_of(int(part.outputs[0])), root  # all outputs of a part are of one group
 
 
+def _batches(roots: list[tuple[Tensor, Tensor]], columns: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """The roots, as many at a time as have about this number of columns together."""
+    batch, total = [], 0
+    for seen, root in roots:
+        batch.append((seen, root))
+        total += root.shape[1]
+        if total >= columns:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
 def _told(slopes: Tensor, roots: list[tuple[Tensor, Tensor]], lam: Tensor) -> Tensor:
     """A of frames, (P, Q, Q), of their slopes (P, Q, M), what :func:`_roots` tells about them, and their sites."""
     total = slopes.new_zeros(len(lam), *2 * lam.shape[1:])
-    for seen, root in roots:
-        j = slopes @ root
-        total += seen[:, None, None] * (j @ j.mT)
+    for some in _batches(roots, _FRAMES // max(1, lam.numel())):
+        j = slopes @ torch.cat([root for _, root in some], 1)
+        seen = torch.cat([weight.unsqueeze(-1).expand(-1, root.shape[1]) for weight, root in some], 1)
+        total += (j * seen.unsqueeze(-2)) @ j.mT
     scale = (lam / total.diagonal(dim1=-2, dim2=-1)).sqrt().nan_to_num(0.0, posinf=0.0)
     return scale.unsqueeze(-1) * total * scale.unsqueeze(-2)
 

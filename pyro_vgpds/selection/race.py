@@ -48,6 +48,8 @@ def race(
     :param deadline: time of ``time.monotonic`` from which no further candidate and no second part is started.
     """
     found, tried = Outcome(entries), []
+    first = entries.split == 0
+    single = bool(first.all())
     for candidate, result in place.tries(candidates, deadline, watch.start):
         name = name_of(candidate)
         if result is None:
@@ -58,10 +60,11 @@ def race(
             watch.fail(name)
         else:
             tried.append(result)
+            if single:
+                watch.done(name, relative_error(result.found, scale), result.seconds)
     tried.sort(key=lambda trial: candidates.index(trial.candidate))
-    first = entries.split == 0
-    if not tried or bool(first.all()) or monotonic() > deadline:
-        for trial in tried:
+    if not tried or single or monotonic() > deadline:
+        for trial in () if single else tried:
             watch.done(trial.name, relative_error(trial.found, scale), trial.seconds)
         found.entries, found.complete = entries.take(first), tried
         return found

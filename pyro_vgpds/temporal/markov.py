@@ -114,15 +114,25 @@ class MarkovCovariance(TemporalCovariance):
     def _dense(self) -> DenseCovariance:
         return DenseCovariance(self.kernel, self.times, self.jitter)
 
-    def _run(self, recursion: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-        """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q)."""
-        chains = broadcast_shapes(self.kernels, *[x.shape[:-2] + x.shape[-1:] for x in inputs])
+    def _run(
+        self, recursion: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor, shared: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
+        """A recursion on inputs (..., N, Q), broadcast to one shape; its results are (..., N, Q) or (..., Q).
+
+        :param shared: further inputs, which are not repeated over leading dimensions that they do not have.
+        """
+        own = [broadcast_shapes(self.kernels, x.shape[:-2] + x.shape[-1:]) for x in (*inputs, *shared)]
+        chains = broadcast_shapes(*own)
+        few = [shape if chains[len(chains) - len(shape) :] == shape else chains for shape in own[len(inputs) :]]
         rows = self.kernels.numel()
         form = self.state_space
         index = torch.arange(rows, device=form.a.device).reshape(self.kernels).expand(chains).flatten()
         a, q = (x.expand(self.kernels + x.shape[-3:]).reshape(rows, *x.shape[-3:]) for x in (form.a, form.q))
-        n = len(self.times)
-        flat = [x.double().mT.expand(chains + (n,)).reshape(-1, n) for x in inputs]
+        n, shapes = len(self.times), [chains] * len(inputs) + few
+        flat = [
+            x.double().mT.expand(shape + (n,)).reshape(-1, n)
+            for x, shape in zip((*inputs, *shared), shapes, strict=True)
+        ]
         results = recursion(a, q, Layout(form.h, form.step, index, form.blocks), *flat)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(x.reshape(chains) if x.dim() == 1 else x.reshape(chains + (n,)).mT for x in results)
@@ -162,7 +172,7 @@ class MarkovCovariance(TemporalCovariance):
             s, _, logdet, mean, mean_bar = self._run(recursions.posterior, shrink * eta, shrink * lam)
         else:  # many means have the same variance
             s, _, logdet = self._run(recursions.variance, shrink * lam)
-            mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
+            mean, mean_bar = self._run(recursions.solve, shrink * eta, shared=(shrink * lam,))
         mu = self._back(mean + self.white * mean_bar)
         return PathMoments(mu, self._noisy(s, shrink), self._back(mean_bar), self._whole(logdet, lam))
 
@@ -192,7 +202,7 @@ class MarkovCovariance(TemporalCovariance):
 
     def _mean(self, eta: Tensor, lam: Tensor, shrink: Tensor) -> tuple[Tensor, Tensor]:
         """μ = S η and mean_bar = K_t⁻¹ μ in float64. mean_bar of f and of x are the same, and μ = μ_f + ω mean_bar."""
-        mean, mean_bar = self._run(recursions.solve, shrink * eta, shrink * lam)
+        mean, mean_bar = self._run(recursions.solve, shrink * eta, shared=(shrink * lam,))
         return mean + self.white * mean_bar, mean_bar
 
     def posterior_block(self, lam: Tensor, rows: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyro_vgpds.temporal import chains
-from pyro_vgpds.temporal.chains import Chains, Layout, check_inputs
+from pyro_vgpds.temporal.chains import Chains, Kept, Layout, check_inputs
 from pyro_vgpds.temporal.scan import Scans
 from pyro_vgpds.temporal.tiles import PackedChains, fits
 from pyro_vgpds.types import Context
@@ -52,6 +52,7 @@ class _Pass(Context, Protocol):
     """The context of functions here."""
 
     layout: Layout
+    rows: int
 
 
 def is_compiled(x: Tensor) -> bool:
@@ -81,7 +82,10 @@ def variance(a: Tensor, q: Tensor, layout: Layout, lam: Tensor) -> tuple[Tensor,
 
 
 def solve(a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-    """S η, and (I + Λ K_f)⁻¹ η = η − λ S η, each (C, N)."""
+    """S η, and (I + Λ K_f)⁻¹ η = η − λ S η, each (C, N).
+
+    :param lam: (C, N), or the precisions of the first of them, (C / R, N), which the others repeat R − 1 times.
+    """
     return _Solve.apply(a, q, layout, eta, lam)
 
 
@@ -154,16 +158,27 @@ class _Posterior(torch.autograd.Function):
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Pass, a: Tensor, q: Tensor, layout: Layout, eta: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
-        mean, b = _tiled(a, q, layout, eta, lam).solve(eta, lam)
-        ctx.layout = layout
-        ctx.save_for_backward(a, q, lam, mean, b)
+        full = _repeated(lam, len(eta))
+        loops = _tiled(a, q, layout, eta, full)
+        kept: Kept = ()
+        if isinstance(loops, PackedChains) and len(lam) < len(eta):  # one filter for all means of the same precisions
+            first = _tiled(a, q, layout._replace(kernel=layout.kernel[: len(lam)]), lam)
+            kept = tuple(_repeated(x, len(eta)) for x in first.variance(lam)[-1])
+        mean, b = loops.solve(eta, full, kept)
+        ctx.layout, ctx.rows = layout, len(lam)
+        ctx.save_for_backward(a, q, full, mean, b)
         return mean, b
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Pass, g_mean: Tensor, g_b: Tensor) -> tuple[Tensor | None, ...]:
         g_a, g_q, g_eta, g_lam = _solve_grad(ctx, g_mean, g_b, ())
-        return g_a, g_q, None, g_eta, g_lam
+        return g_a, g_q, None, g_eta, g_lam.unflatten(0, (-1, ctx.rows)).sum(0)
+
+
+def _repeated(x: Tensor, rows: int) -> Tensor:
+    """The rows of x, repeated up to this number."""
+    return x if len(x) == rows else x.repeat(rows // len(x), *(1,) * (x.dim() - 1))
 
 
 class _MatMul(torch.autograd.Function):

@@ -254,7 +254,24 @@ CSV = {
     ),
     "comment.csv": (
         "# of 2024\nt,a\n0,1\n1,2\n",
-        "the first line has 1 cells, but all others have 2. The first line must be the names of the columns: delete",
+        "the first line has 1 cell, but most others have 2. The first line must be the names of the columns: delete",
+    ),
+    "comments.csv": (
+        "# of 2024\n# K\nt,a\n0,1\n1,2\n",
+        "the first line has 1 cell, but most others have 2. The first line",
+    ),
+    "second.csv": (
+        "t,a\ns,K\n0,1\n1,2\n",
+        "line 2, column 't': 's' is not a number or a date such as 2024-01-31T12:00:00. This column was taken for the "
+        "times. If line 2 has units or descriptions, delete it. Name the times' column",
+    ),
+    "clock.csv": (
+        "date,time,a\n2024-01-01,00:10,1\n2024-01-01,00:20,2\n",
+        "(it is a time of day without a date: write",
+    ),
+    "short.csv": (
+        "date,a\n31-Jan-24,1\n01-Feb-24,2\n",
+        "'31-Jan-24' is not a number or a date such as 2024-01-31T12:00:00 (write years with four digits)",
     ),
     "lonely.csv": ("a\n1\n2\n", "its columns are a. Cells are separated by commas, semicolons or tabs. If the file"),
     "units.csv": (
@@ -664,6 +681,8 @@ def test_select():
         ("2024Q2", "2024-04-01"),
         ("2024 Q4", "2024-10-01"),
         ("Q1-2024", "2024-01-01"),
+        ("2024-W05", "2024-01-29"),
+        ("2020W53-7 04:05", "2021-01-03T04:05"),
         ("2024-02-03 12:05 AM", "2024-02-03T00:05"),
         ("Feb 3 2024 12:05:06 pm", "2024-02-03T12:05:06"),
         ("2024/2/3 4:05PM", "2024-02-03T16:05"),
@@ -678,7 +697,7 @@ def test_dates(text, date):
     [
         "03/02/2024", "03.13.2024", "3.2.24", "2024-13-01", "2024-2-3", "today", "", "2024/13/1", "2024Q5", "Foo 2024",
         "Feb 30 2024", "2024-01-31 13:00 PM", "2024-01-31 0:30 AM", "2024-01-31 AM", "Feb 3",
-        "3 Feb 24", "Marchand 2024", "Febr 3 2024 noon",
+        "3 Feb 24", "2024-W53", "Marchand 2024", "Febr 3 2024 noon",
     ],
 )  # fmt: skip
 def test_invalid_dates(text):

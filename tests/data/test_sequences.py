@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
+import io
 from contextlib import suppress
 
 import numpy as np
@@ -428,6 +429,21 @@ def test_frames_with_columns_that_are_not_numbers():
         Sequences.from_frame(dashes["a"])
     numbers = Sequences.from_frame(frame.drop(columns="crew"))  # numbers as text are numbers
     assert numbers.y.tolist() == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def test_frame_with_units():
+    pandas = pytest.importorskip("pandas")
+    for text in ("61.3%", "$1,234.50", "12 C"):
+        with pytest.raises(TypeError, match=r"has text such as '.*'. Remove units and thousands separators: pandas"):
+            Sequences.from_frame(pandas.DataFrame({"a": [text, text]}))
+
+
+def test_an_index_without_a_name_is_no_output():
+    pandas = pytest.importorskip("pandas")
+    text = pandas.DataFrame({"a": [1.0, 2.0, 4.0]}).to_csv()
+    with pytest.warns(UserWarning, match=r"column 'Unnamed: 0' of frame has the row numbers that pandas wrote"):
+        Sequences.from_frame(pandas.read_csv(io.StringIO(text)))
+    assert Sequences.from_frame(pandas.read_csv(io.StringIO(text), index_col=0)).columns == ["a"]
 
 
 def test_frames_whose_times_do_not_increase():

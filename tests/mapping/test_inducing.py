@@ -7,11 +7,14 @@ import torch
 
 from pyro_vgpds import VGPDS, AutoOpperArchambeau, Posterior, Sequences
 from pyro_vgpds.kernels import ARDRBF, ARDLinear
+from pyro_vgpds.mapping import inducing as module
 
 
 @pytest.mark.parametrize("mapping", [ARDRBF, ARDLinear])
-@pytest.mark.parametrize("patterns", [1, 2, 12])
-def test_moments_of_groups_with_many_and_with_few_outputs(mapping, patterns):
+@pytest.mark.parametrize(("patterns", "block"), [(1, 1 << 21), (2, 1 << 21), (12, 1 << 21), (12, 100), (12, 1)])
+def test_moments_of_groups_with_many_and_with_few_outputs(mapping, patterns, block, monkeypatch):
+    """:param block: which has products of all outputs, of a few, or of one at a time."""
+    monkeypatch.setattr(module, "_BLOCK", block)
     rng = np.random.default_rng(3)
     y = np.sin(np.arange(20.0)[:, None] * rng.uniform(0.1, 0.6, 12)) + 0.1 * rng.normal(size=(20, 12))
     for column in range(12):

@@ -595,3 +595,17 @@ def test_a_legend_of_several_axes_has_each_label_once():
     legend_above(first, labelled(first, second))
     assert [text.get_text() for text in first.get_legend().get_texts()] == ["a", "b"]
     plt.close(figure)
+
+
+def test_a_legend_does_not_cover_the_factor_of_large_numbers():
+    figure, (small, large) = plt.subplots(2)
+    for ax, size in ((small, 1.0), (large, 1e12)):
+        ax.plot(size * np.arange(3.0), label="a")
+        legend_above(ax, labelled(ax))
+    figure.canvas.draw()
+    for ax in (small, large):
+        overlap = ax.get_legend().get_window_extent().overlaps(ax.yaxis.get_offset_text().get_window_extent())
+        assert not ax.yaxis.get_offset_text().get_text() or not overlap
+    assert large.yaxis.get_offset_text().get_text() == "1e12"
+    assert ax.get_legend().get_window_extent().x0 > small.get_legend().get_window_extent().x0
+    plt.close(figure)

@@ -163,6 +163,18 @@ def test_outputs_of_a_group_count_together(outputs, monkeypatch):
     torch.testing.assert_close(found, joint_covariances(q.prior, told)[frames].detach(), rtol=1e-4, atol=1e-7)
 
 
+def test_roots_of_many_groups_may_be_added_in_batches(monkeypatch):
+    data = make_data(missing=0.2)
+    one, other = (Posterior(*make_model(data), data) for _ in range(2))
+    whole = one.correlations.excess.covariance
+    monkeypatch.setattr(correlations, "_batches", lambda roots, columns: ([each] for each in roots))
+    torch.testing.assert_close(other.correlations.excess.covariance, whole, rtol=1e-10, atol=1e-12)
+    roots = [(torch.ones(4), torch.ones(2, count)) for count in (1, 2, 3, 1)]
+    monkeypatch.undo()
+    sizes = [[root.shape[1] for _, root in batch] for batch in correlations._batches(roots, 3)]
+    assert sizes == [[1, 2], [3], [1]]
+
+
 def test_reconstruction_of_hidden_columns_is_less_certain():
     """The frames of a new sequence are those of an imputation if the sequence is trained with the same gaps."""
     data = make_data()

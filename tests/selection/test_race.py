@@ -132,6 +132,15 @@ def test_each_candidate_is_done_once():
     assert [event.name for event in events if event.kind == "start"] == [*NAMES, *NAMES[1:]]
 
 
+def test_the_errors_of_a_single_part_are_shown_when_they_are_known(monkeypatch):
+    monkeypatch.setattr(Problem, "splits", property(lambda self: [self._part(0)]))
+    events = []
+    auto(make_walk(), "forecast", candidates=[], baselines=NAMES, horizon=5, progress=events.append, refit=False)
+    assert [(event.kind, event.name) for event in events] == [
+        (kind, name) for name in NAMES for kind in ("start", "done")
+    ]
+
+
 def test_the_best_model_may_have_been_stopped():
     line, curve = (Scored(name, False, error, 95.0, 1.0) for name, error in (("line", 0.5), ("curve", 0.7)))
     mean = Scored("column mean", True, 0.4, 95.0, 0.1, 1.0)

@@ -41,6 +41,22 @@ def test_new_frames_without_sites(kind, natural, route):
     close(q.variance[~new], q_old.variance)
 
 
+@pytest.mark.parametrize("kind", ["usual", "trend", "quasiperiodic"])
+def test_columns_of_the_covariance_share_a_filter(kind, route):
+    """Values and gradients, also for precisions in batches, which the means of a batch have of their own."""
+    kernel, times, rows = make_kernels()[kind], make_times((12, 7)), torch.tensor([2, 15, 3])
+    lam, shift = torch.rand(19, Q).requires_grad_(), torch.randn(4, 19, Q)
+    results = []
+    for prior in both(kernel, times):
+        block = prior.covariance.posterior_block(lam, rows)
+        gain = prior.covariance.gain(lam, shift)
+        batch = prior.covariance.gain(torch.stack([lam, 2.0 * lam]).unsqueeze(1), shift)
+        loss = block.square().sum() + gain.sin().sum() + batch.cos().sum()
+        results.append([block, gain, batch, *torch.autograd.grad(loss, [lam])])
+    for dense, ours in zip(*results, strict=True):
+        close(ours.detach(), dense.detach(), 1e-7)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["matern12", "usual", "trend", "quasiperiodic"])
 def test_forecast(kind, route, monkeypatch):
