@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collapsed bound of the squared exponential kernel for outputs without gaps, in a few calls: calls from Python, and the
-// operations of torch between them, take as long as what small problems compute, and threads cannot share them. The sums and
-// the algebra are those of other compiled files, whose functions a table has pointers to. mapping/rbf_bound.py does the same
-// in steps.
+// The collapsed bound of the squared exponential kernel in a few calls: calls from Python, and the operations of torch between
+// them, take as long as what small problems compute, and threads cannot share them. The sums and the algebra are those of other
+// compiled files, whose functions a table has pointers to. mapping/rbf_bound.py does the same in steps.
 //
 //   begin                       what the latent points and z are, centred
 //   covariance                  K_MM, which the sums do not need: a thread can compute it meanwhile
@@ -10,11 +9,14 @@
 //   sums                        of all ranges
 //   cholesky, resolvents        the terms of outputs with one noise for all, or each, unless rounding makes a matrix indefinite
 //   whiten, spectrum            A = L^-1 Psi2 L^-T, and these terms from its eigenvalues in any case
+//   groups, terms               the terms of a range of groups of outputs with gaps, in place of these; and of all groups
 //   backward                    the gradients of a range of rows
 //   end                         sums over the ranges
 //
-// mean, variance (N, Q), z (M, Q), w (Q), y (N, R), noise (R) or (1), and squares, the sums of y^2 with each noise. The latent points and z are centred in the sums. R is
-// the number of outputs or, with one noise for all of them, of columns with the same Gram matrix.
+// mean, variance (N, Q), z (M, Q), w (Q), y (N, R), noise (R) or (1), and with each noise squares, the sums of y^2, and seen, the
+// observations. The latent points and z are centred in the sums. R is the number of outputs or, with one noise for all of them,
+// of columns with the same Gram matrix. Outputs with gaps are C groups of columns of y, one after the other, in rows of mask
+// (C, N): Psi2 and the gradient in it are panels (_panels.h) of each.
 
 #include "_vectors.h"
 
@@ -22,6 +24,8 @@ enum { ROWS = 4 };
 #include "_panels.h"
 
 #define TWO_PI 6.283185307179586
+
+enum { TERMS = 6 };  // of a group: value, least pivot, slack, square of the norm of K^-1 * Psi2, gradients in psi0 and beta
 
 typedef struct {
     int (*covariance)(long M, long Q, const double *z, const double *w, double scale, double jitter,
@@ -51,18 +55,29 @@ typedef struct {
     int (*midpoint_backward)(long single, long N, long M, long Q, const double *a, const double *r, const double *mu,
                              const double *z, long n0, long n1, const double *g, double *grad_a, double *grad_r,
                              double *grad_mu, double *grad_z);
+    int (*grouped_forward)(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
+                           const double *mask, long n0, long n1, const double *decay, double *V);
+    int (*grouped_pack)(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
+                        double *packed, double *W);
+    int (*grouped_backward)(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
+                            const double *mask, long n0, long n1, const double *packed, double *grad_a, double *grad_r,
+                            double *grad_mu, double *grad_z);
 } functions;
 
 // What all calls are given. sums (parts, bound_sums): Psi1^T y and Psi2 of each range of rows; the first one becomes the total.
 // gradients: those in mean, variance, z, w and noise, not read if they are not wanted. of_points (parts, bound_points): of each
-// range of rows, those in z, w and log scale through its rows, and those in z through its midpoints.
+// range of rows, those in z, w and log scale through its rows, and those in z through its midpoints. C is 0 without gaps.
 typedef struct {
     const functions *F;
-    long N, M, Q, R, noises, single, parts;  // single: with numbers of type float in the sums of Psi2
-    const double *mean, *variance, *z, *w, *y, *noise, *squares;
-    const long *used;                       // as in rows_forward, may be null
+    long N, M, Q, R, noises, single, parts, C, group_parts;  // single: with numbers of type float in the sums of Psi2
+    const double *mean, *variance, *z, *w, *y, *noise, *squares, *seen;
+    const long *used, *widths;            // used: as in rows_forward, may be null; widths: columns of groups
+    const double *mask, *rows, *columns;  // of groups: the numbers of their rows and outputs
     double count, scale, jitter, relative;  // count: outputs with one noise; relative: the derivative of jitter in scale
-    double *work, *sums, *of_points, *g_mean, *g_variance, *g_z, *g_w, *g_noise;
+    double *work, *sums, *of_points;
+    double *results, *of_K;  // of groups, as terms_groups writes them (C, TERMS), and (group_parts, 2, M, M)
+    double *g_psi2;          // of groups, bound_sizes numbers; null if gradients are not wanted
+    double *g_mean, *g_variance, *g_z, *g_w, *g_noise;
 } problem;
 
 // What the calls leave for those after them
@@ -72,6 +87,7 @@ typedef struct {
     double *mu, *rho, *a, *z;                 // (N, Q), (N, Q), (N), (M, Q), centred
     double *g_mu, *g_rho, *g_a;               // their gradients
     double *g_scale;                          // (1): a part of the gradient in scale
+    double *g_beta;                           // (R): of groups; the first of their columns has that in a noise of all
 } kept;
 
 // The next `count` numbers of the memory, of which `used` have been given away; null while only their number is wanted
@@ -84,18 +100,27 @@ static double *take(double *work, long *used, long count) {
 static long make_kept(const problem *P, kept *A) {
     const long square = P->M * P->M, rows = P->N * P->Q, points = P->M * P->Q;
     double **memory[] = {&A->K, &A->inverse, &A->L, &A->decay, &A->g_sums, &A->through_K, &A->z, &A->w_of_K, &A->g_scale,
-                         &A->g_v, &A->mu, &A->rho, &A->a, &A->g_mu, &A->g_rho, &A->g_a};
+                         &A->g_v, &A->mu, &A->rho, &A->a, &A->g_mu, &A->g_rho, &A->g_a, &A->g_beta};
     const long sizes[] = {square, square, square, square, square, points, points, P->Q, 1,
-                          P->M * P->R, rows, rows, P->N, rows, rows, P->N};
+                          P->M * P->R, rows, rows, P->N, rows, rows, P->N, P->R};
     long used = 0;
-    for (long k = 0; k < 16; k++) *memory[k] = take(P->work, &used, sizes[k]);
+    for (long k = 0; k < 17; k++) *memory[k] = take(P->work, &used, sizes[k]);
     return used;
 }
 
-static long sums_size(const problem *P) { return P->M * (P->R + P->M); }
+// The sums of Psi2 of a range of rows follow those of Psi1^T y
+static double *psi2_of(const problem *P, double *sums) { return sums + rounded(P->M * P->R, 8); }
+static long sums_size(const problem *P) { return rounded(P->M * P->R, 8) + (P->C ? P->C * panels_size(P->M) : P->M * P->M); }
 static long points_size(const problem *P) { return (2 * P->M + 1) * P->Q + 1; }
 
-// sizes (3): of `work`, and of a part of `sums` and of `of_points`, in numbers
+// The numbers of the gradients in Psi2 of all groups, panels; they are followed by what grouped_pack makes of them
+static long gradients_size(const problem *P) { return rounded(P->C * panels_size(P->M), 8); }
+static long packed_size(const problem *P) {
+    const long panels = rounded(P->M, ROWS) / ROWS + 1;
+    return panels * panels / 4 * (P->C + 1) * 32;
+}
+
+// sizes (4): of `work`, of a part of `sums` and of `of_points`, and of g_psi2, in numbers
 int bound_sizes(const problem *P, long *sizes) {
     kept own;
     problem empty = *P;
@@ -103,6 +128,7 @@ int bound_sizes(const problem *P, long *sizes) {
     sizes[0] = make_kept(&empty, &own);
     sizes[1] = sums_size(P);
     sizes[2] = points_size(P);
+    sizes[3] = gradients_size(P) + packed_size(P);
     return 0;
 }
 
@@ -127,14 +153,16 @@ int bound_covariance(const problem *P) {
     return P->F->covariance(P->M, P->Q, P->z, P->w, P->scale, P->jitter, 0, own.K, own.inverse, own.L, own.decay);
 }
 
-// The part of the rows n0 <= n < n1. Returns 1 if memory ran out.
+// The part of the rows n0 <= n < n1; with groups, after bound_covariance. Returns 1 if memory ran out.
 int bound_forward(const problem *P, long part, long n0, long n1) {
     kept own;
     make_kept(P, &own);
-    double *v = P->sums + part * sums_size(P), *psi2 = v + P->M * P->R;
+    double *v = P->sums + part * sums_size(P), *psi2 = psi2_of(P, v);
     return P->F->rows_forward(P->N, P->M, P->Q, P->R, own.mu, P->variance, own.z, P->w, P->y, P->used, P->scale, n0, n1,
                               own.a, own.rho, NULL, v) ||
-           P->F->midpoint_forward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, psi2);
+           (P->C ? P->F->grouped_forward(P->N, P->M, P->Q, P->C, own.a, own.rho, own.mu, own.z, P->mask, n0, n1,
+                                         own.decay, psi2)
+                 : P->F->midpoint_forward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, psi2));
 }
 
 // The sum of the parts, in the first one
@@ -143,12 +171,13 @@ static void add_parts(long parts, long size, double *sums) {
         for (long e = 0; e < size; e++) sums[e] += sums[part * size + e];
 }
 
-// The sums over all rows, and Psi2 = decay * its sums. Writes the norm of K^-1 * Psi2.
+// The sums over all rows, and without groups Psi2 = decay * its sums. Writes the norm of K^-1 * Psi2.
 int bound_sums(const problem *P, double *norm) {
     kept own;
     make_kept(P, &own);
-    double *psi2 = P->sums + P->M * P->R, squares = 0.0;
+    double *psi2 = psi2_of(P, P->sums), squares = 0.0;
     add_parts(P->parts, sums_size(P), P->sums);
+    if (P->C) return 0;
     for (long k = 0; k < P->M * P->M; k++) {
         psi2[k] *= own.decay[k];
         squares += own.inverse[k] * psi2[k] * (own.inverse[k] * psi2[k]);
@@ -161,7 +190,7 @@ int bound_sums(const problem *P, double *norm) {
 int bound_whiten(const problem *P, double *A, double *numbers) {
     kept own;
     make_kept(P, &own);
-    if (P->F->whiten(1, P->M, own.L, P->sums + P->M * P->R, A)) return 1;
+    if (P->F->whiten(1, P->M, own.L, psi2_of(P, P->sums), A)) return 1;
     numbers[0] = numbers[1] = 0.0;
     for (long m = 0; m < P->M; m++) numbers[0] += A[m * P->M + m];
     for (long k = 0; k < P->M * P->M; k++) numbers[1] += A[k];
@@ -170,10 +199,9 @@ int bound_whiten(const problem *P, double *A, double *numbers) {
 
 // From the terms of the outputs, and g_beta (noises): numbers (2), as bound_spectrum writes them, and the gradient in noise
 static void add_noise(const problem *P, double terms, const double *g_beta, long wanted, double *numbers) {
-    const double rows = (double)P->N * P->count;  // observations with one noise
     double most = 0.0, rest = 0.0;
     for (long k = 0; k < P->noises; k++) {
-        const double noise = P->noise[k];
+        const double noise = P->noise[k], rows = P->seen[k];
         most -= 0.5 * rows * log(TWO_PI * noise);
         rest += P->squares[k] / noise;
         if (wanted) P->g_noise[k] = (0.5 * (P->squares[k] - rows * noise) - g_beta[k]) / (noise * noise);  // dbeta = -beta^2
@@ -182,14 +210,15 @@ static void add_noise(const problem *P, double terms, const double *g_beta, long
     numbers[1] = most;
 }
 
-// From the gradients in Psi2 and g_K, twice that in K: those in the sums of Psi2, and through K_MM. Returns 1 if memory ran out.
-static int begin_gradients(const problem *P, const kept *own, const double *g_psi2, double *g_K, double g_psi0) {
+// From the gradients in Psi2, in psi0 through scale, and g_K, twice that in K: those in the sums of Psi2, and through K_MM. If
+// g_psi2 is null, psi2 is the product of both. Returns 1 if memory ran out.
+static int begin_gradients(const problem *P, const kept *own, const double *psi2, const double *g_psi2, double *g_K,
+                           double through_psi0) {
     double of_scale[2];
     for (long k = 0; k < P->M * P->M; k++) g_K[k] *= 0.5;
-    const int failed = P->F->joint_gradients(P->M, P->Q, P->z, P->w, P->jitter, own->K, g_K, own->decay,
-                                             P->sums + P->M * P->R, g_psi2, own->g_sums, own->through_K, own->w_of_K,
-                                             of_scale);
-    *own->g_scale = of_scale[0] / P->scale + (P->relative * of_scale[1] + g_psi0 * (double)P->N);
+    const int failed = P->F->joint_gradients(P->M, P->Q, P->z, P->w, P->jitter, own->K, g_K, own->decay, psi2, g_psi2,
+                                             own->g_sums, own->through_K, own->w_of_K, of_scale);
+    *own->g_scale = of_scale[0] / P->scale + (P->relative * of_scale[1] + through_psi0);
     return failed;
 }
 
@@ -208,7 +237,7 @@ int bound_spectrum(const problem *P, const double *e, const double *u, long want
     int failed = P->F->spectrum(1, M, P->R, noises, e, u, own.L, &psi0, P->sums, beta, count, &value, &g_psi0,
                                 wanted ? own.g_v : NULL, g_psi2, g_beta, g_K);
     if (!failed) add_noise(P, value, g_beta, wanted, numbers);
-    if (!failed && wanted) failed = begin_gradients(P, &own, g_psi2, g_K, g_psi0);
+    if (!failed && wanted) failed = begin_gradients(P, &own, psi2_of(P, P->sums), g_psi2, g_K, g_psi0 * (double)P->N);
     free(memory);
     return failed;
 }
@@ -225,14 +254,14 @@ int bound_resolvents(const problem *P, long wanted, double *numbers) {
     const double psi0 = P->scale * (double)P->N;
     double found[4];  // the terms, the gradient in psi0, the least pivot of L^-1 B L^-T, and the trace of L^-1 Psi2 L^-T
     for (long k = 0; k < noises; k++) beta[k] = 1.0 / P->noise[k], count[k] = P->count;
-    int failed = P->F->resolvents(M, noises, P->sums + M * P->R, own.L, psi0, P->sums, beta, count, found,
+    int failed = P->F->resolvents(M, noises, psi2_of(P, P->sums), own.L, psi0, P->sums, beta, count, found,
                                   wanted ? own.g_v : NULL, g_psi2, g_beta, g_K);
     if (!failed && !(found[2] > 0.0)) failed = 2;
     if (!failed) {
         add_noise(P, found[0], g_beta, wanted, numbers);
         numbers[2] = sqrt(found[2]), numbers[3] = psi0 - found[3];
     }
-    if (!failed && wanted) failed = begin_gradients(P, &own, g_psi2, g_K, found[1]);
+    if (!failed && wanted) failed = begin_gradients(P, &own, psi2_of(P, P->sums), g_psi2, g_K, found[1] * (double)P->N);
     free(memory);
     return failed;
 }
@@ -248,20 +277,129 @@ int bound_cholesky(const problem *P, long wanted, double *numbers) {
     double *packed = memory, *g = packed + panels, *pivots = g + panels;
     double *g_psi2 = pivots + M, *direct = g_psi2 + square, *through = direct + square;
     const double given[] = {P->scale * (double)P->N, 1.0 / *P->noise, P->count};
-    double found[5];  // the terms, the least pivot, the slack, and the gradients in psi0 and beta
-    to_panels(M, P->sums + M * P->R, packed);
+    double found[TERMS];
+    to_panels(M, psi2_of(P, P->sums), packed);
     for (long m = 0; m < M; m++) pivots[m] = own.L[m * M + m];
     int failed = P->F->groups(1, M, P->R, own.K, own.inverse, pivots, given, packed, P->sums, 0, 1, found, own.g_v,
                               wanted ? g : NULL, direct, through);
     if (!failed) {
-        add_noise(P, found[0], found + 4, wanted, numbers);
+        add_noise(P, found[0], found + 5, wanted, numbers);
         numbers[2] = found[1], numbers[3] = found[2];
     }
     if (!failed && wanted) {
         to_matrix(M, g, g_psi2);
-        failed = P->F->sandwich(M, own.inverse, through, direct) || begin_gradients(P, &own, g_psi2, direct, found[3]);
+        failed = P->F->sandwich(M, own.inverse, through, direct) ||
+                 begin_gradients(P, &own, psi2_of(P, P->sums), g_psi2, direct, found[4] * (double)P->N);
     }
     free(memory);
+    return failed;
+}
+
+// Columns of Psi1^T y as the groups have them, (groups, M, W); and back
+static void split_columns(const problem *P, long groups, long W, const double *columns, double *v) {
+    for (long m = 0; m < P->M; m++)
+        for (long c = 0; c < groups; c++) memcpy(v + (c * P->M + m) * W, columns + m * P->R + c * W, W * sizeof(double));
+}
+static void join_columns(const problem *P, long groups, long W, const double *v, double *columns) {
+    for (long m = 0; m < P->M; m++)
+        for (long c = 0; c < groups; c++) memcpy(columns + m * P->R + c * W, v + (c * P->M + m) * W, W * sizeof(double));
+}
+
+// The terms of groups with the same width and one noise each, the first column of which is given. Others as in bound_groups
+static int terms_of_run(const problem *P, const kept *own, long wanted, long c0, long c1, long column, double *direct,
+                        double *through) {
+    const long M = P->M, W = P->widths[c0], count = c1 - c0, size = count * M * W, panels = panels_size(M);
+    double *memory = allocate(sizeof(double) * (3 * count + M + (wanted ? 2 : 1) * size));
+    if (!memory) return 1;
+    double *given = memory, *pivots = given + 3 * count, *v = pivots + M, *b = v + size, *results = P->results + c0 * TERMS;
+    for (long c = 0; c < count; c++) {
+        given[3 * c] = P->scale * P->rows[c0 + c];
+        given[3 * c + 1] = 1.0 / P->noise[P->noises > 1 ? column + c : 0];
+        given[3 * c + 2] = P->columns[c0 + c];
+    }
+    for (long m = 0; m < M; m++) pivots[m] = own->L[m * M + m];
+    split_columns(P, count, W, P->sums + column, v);
+    const int failed = P->F->groups(count, M, W, own->K, own->inverse, pivots, given, psi2_of(P, P->sums) + c0 * panels, v, 0,
+                                    count, results, b, wanted ? P->g_psi2 + c0 * panels : NULL, direct, through);
+    for (long c = 0; c < count; c++) own->g_beta[column + c * W] = results[c * TERMS + 5];
+    if (wanted && !failed) join_columns(P, count, W, b, own->g_v + column);
+    free(memory);
+    return failed;
+}
+
+// Those of a group with a noise for each of several columns
+static int terms_of_noises(const problem *P, const kept *own, long wanted, long c, long column, double *direct) {
+    const long M = P->M, W = P->widths[c], square = M * M, panels = panels_size(M);
+    const double *packed = psi2_of(P, P->sums) + c * panels, psi0 = P->scale * P->rows[c];
+    double *memory = allocate(sizeof(double) * (2 * square + 2 * M * W + 2 * W)), *to = P->results + c * TERMS, found[4];
+    if (!memory) return 1;
+    double *psi2 = memory, *g = psi2 + square, *v = g + square, *b = v + M * W, *beta = b + M * W, *count = beta + W;
+    for (long w = 0; w < W; w++) beta[w] = 1.0 / P->noise[column + w], count[w] = 1.0;
+    to_matrix(M, packed, psi2);
+    split_columns(P, 1, W, P->sums + column, v);
+    const int failed = P->F->resolvents(M, W, psi2, own->L, psi0, v, beta, count, found, wanted ? b : NULL, g,
+                                        own->g_beta + column, direct);
+    if (!failed) {
+        to[0] = found[0], to[1] = found[2] > 0.0 ? sqrt(found[2]) : 0.0, to[2] = psi0 - found[3], to[3] = 0.0, to[4] = found[1];
+        for (long k = 0; k < square; k++) to[3] += own->inverse[k] * psi2[k] * (own->inverse[k] * psi2[k]);
+    }
+    if (!failed && wanted && found[2] > 0.0) {
+        to_panels(M, g, P->g_psi2 + c * panels);
+        join_columns(P, 1, W, b, own->g_v + column);
+    }
+    free(memory);
+    return failed;
+}
+
+// The results of the groups c0 <= c < c1, and a part of the gradients in K. Returns 1 if memory ran out, 2 if a B is not
+// positive definite.
+int bound_groups(const problem *P, long wanted, long part, long c0, long c1) {
+    const long square = P->M * P->M;
+    double *memory = allocate(sizeof(double) * 2 * square), *total = P->of_K + part * 2 * square;
+    kept own;
+    if (!memory) return 1;
+    make_kept(P, &own);
+    memset(total, 0, 2 * square * sizeof(double));
+    memset(memory, 0, 2 * square * sizeof(double));
+    long column = 0;
+    int failed = 0;
+    for (long c = 0; c < c0; c++) column += P->widths[c];
+    for (long c = c0, end; c < c1 && !failed; c = end) {
+        const int single = P->noises > 1 && P->widths[c] > 1;
+        for (end = c + 1; !single && end < c1 && P->widths[end] == P->widths[c]; end++) {}
+        failed = single ? terms_of_noises(P, &own, wanted, c, column, memory)
+                        : terms_of_run(P, &own, wanted, c, end, column, memory, memory + square);
+        for (long k = 0; wanted && k < (single ? 1 : 2) * square; k++) total[k] += memory[k];
+        column += (end - c) * P->widths[c];
+    }
+    free(memory);
+    return failed;
+}
+
+// From these of all groups: numbers (2), as bound_spectrum writes them, and what bound_backward needs. Returns 1 if memory ran
+// out.
+int bound_terms(const problem *P, long wanted, double *numbers) {
+    const long M = P->M, square = M * M, panels = panels_size(M);
+    double terms = 0.0, g_psi0 = 0.0, g_beta = 0.0;
+    kept own;
+    make_kept(P, &own);
+    for (long c = 0, column = 0; c < P->C; column += P->widths[c++]) {
+        const double *found = P->results + c * TERMS;
+        terms += found[0];
+        g_psi0 += found[4] * P->rows[c];
+        g_beta += own.g_beta[column];
+    }
+    add_noise(P, terms, P->noises > 1 ? own.g_beta : &g_beta, wanted, numbers);
+    if (!wanted) return 0;
+    double *direct = P->of_K, *through = direct + square, *products = allocate(sizeof(double) * (panels + square));
+    if (!products) return 1;
+    add_parts(P->group_parts, 2 * square, P->of_K);
+    int failed = P->F->sandwich(M, own.inverse, through, direct) ||
+                 P->F->grouped_pack(P->N, M, P->C, P->mask, P->g_psi2, own.decay, psi2_of(P, P->sums),
+                                    P->g_psi2 + gradients_size(P), products);
+    to_matrix(M, products, products + panels);
+    if (!failed) failed = begin_gradients(P, &own, products + panels, NULL, direct, g_psi0);
+    free(products);
     return failed;
 }
 
@@ -270,8 +408,10 @@ int bound_backward(const problem *P, long part, long n0, long n1) {
     kept own;
     make_kept(P, &own);
     double *of_rows = P->of_points + part * points_size(P), *of_midpoints = of_rows + (P->M + 1) * P->Q + 1;
-    return P->F->midpoint_backward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, own.g_sums, own.g_a,
-                                   own.g_rho, own.g_mu, of_midpoints) ||
+    return (P->C ? P->F->grouped_backward(P->N, P->M, P->Q, P->C, own.a, own.rho, own.mu, own.z, P->mask, n0, n1,
+                                          P->g_psi2 + gradients_size(P), own.g_a, own.g_rho, own.g_mu, of_midpoints)
+                 : P->F->midpoint_backward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, own.g_sums,
+                                           own.g_a, own.g_rho, own.g_mu, of_midpoints)) ||
            P->F->rows_backward(P->N, P->M, P->Q, P->R, own.mu, P->variance, own.z, P->w, P->y, P->used, P->scale, NULL,
                                own.g_v, own.g_a, own.g_rho, own.g_mu, n0, n1, P->g_mean, P->g_variance, of_rows);
 }

@@ -184,10 +184,11 @@ NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double
     }
 }
 
-// The upper triangle of U = K + beta P. Returns tr Kinv P. Meanwhile the memory of P, and of g if that is not null, is asked
-// for: those of all groups are larger than the L2 cache.
-NOINLINE double NAME(gather)(const shared *A, const double *P, double beta, const double *g) {
-    vec diagonal = splat(0), rest = splat(0);
+// The upper triangle of U = K + beta P, and the slack and the norm, from the trace and the squares of Kinv * P. Meanwhile the
+// memory of P, and of g if that is not null, is asked for: those of all groups are larger than the L2 cache.
+NOINLINE void NAME(gather)(group *G, const shared *A, const double *P, const double *g) {
+    const double beta = G->beta;
+    vec diagonal[2] = {splat(0), splat(0)}, rest[2] = {splat(0), splat(0)};
     const double *K = A->K, *inverse = A->inverse, *first = P;
     for (long m = 0; m < A->Mpad; m += ROWS)
         for (long j = m; j < A->Mpad; j += ROWS, P += TILE, K += TILE, inverse += TILE) {
@@ -196,26 +197,33 @@ NOINLINE double NAME(gather)(const shared *A, const double *P, double beta, cons
                 __builtin_prefetch(P + AHEAD + e);
                 if (g) __builtin_prefetch(g + (P - first) + e, 1);
             }
-            vec total = splat(0);
+            vec total = splat(0), squares = splat(0);
             for (long e = 0; e < TILE; e += LANES) {
-                store(tile + e, load(K + e) + beta * load(P + e));
-                total += load(inverse + e) * load(P + e);
+                const vec own = load(P + e), product = load(inverse + e) * own;
+                store(tile + e, load(K + e) + beta * own);
+                total += product;
+                squares += product * product;
             }
             for (long i = 0; i < ROWS; i++)
                 for (long t = 0; t < ROWS; t++) A->U[(m + i) * A->ld + j + t] = tile[t * ROWS + i];
-            if (j == m) diagonal += total;
-            else rest += total;
+            vec *sums = j == m ? diagonal : rest;
+            sums[0] += total;
+            sums[1] += squares;
         }
     double trace = 0;
-    for (int lane = 0; lane < LANES; lane++) trace += 2 * rest[lane] + diagonal[lane];
-    return trace;
+    G->norm = 0;
+    for (int lane = 0; lane < LANES; lane++) {
+        trace += 2 * rest[0][lane] + diagonal[0][lane];
+        G->norm += 2 * rest[1][lane] + diagonal[1][lane];
+    }
+    G->slack = G->psi0 - trace;
 }
 
 // With the group's panels P, and those of its gradients g, which may be null. Returns nonzero if B is not positive definite
 TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, const double *v, double *g, double *b) {
     const long M = A->M, W = A->W, ld = A->ld, columns = A->Mpad + rounded(W, ROWS);
     double *H = A->U + A->Mpad;
-    G->slack = G->psi0 - NAME(gather)(A, P, G->beta, g);
+    NAME(gather)(G, A, P, g);
     G->open = G->slack > 0;
     for (long m = 0; m < M; m++) memcpy(H + m * ld, v + m * W, W * sizeof(double));
     if (NAME(factorise)(A->U, A->Mpad, columns, ld, A->blocks)) return 1;
@@ -264,10 +272,10 @@ enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE, STRIDE = 16, L
 #define store(x, value) (*(vec *)(x) = (value))
 
 typedef struct {
-    double psi0, beta, count;                                          // given
-    double log_pivots, least, slack, product, free, quadratic, open;   // computed
+    double psi0, beta, count;                                               // given
+    double log_pivots, least, slack, product, free, quadratic, open, norm;  // computed
 } group;
-enum { GIVEN = 3, COMPUTED = 5 };
+enum { GIVEN = 3, COMPUTED = 6 };
 typedef struct {
     double U[ROWS][ROWS], reciprocal[ROWS];  // of its pivots
 } block;
@@ -300,9 +308,9 @@ typedef struct {
 #include "_terms.c"
 
 // Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
-// psi2 (C,S), panels; v (C,M,W). Writes results (C,5): the value, the least ratio of the pivots of B and K, the slack, and
-// the gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,S); and the sums of these groups, direct and
-// through (M,M). If g is null, only the first three results are computed. Returns 1 if memory ran out, 2 if a B is not
+// psi2 (C,S), panels; v (C,M,W). Writes results (C,6): the value, the least ratio of the pivots of B and K, the slack, the
+// square of the norm of inverse * psi2, and the gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,S); and the sums of these groups, direct and
+// through (M,M). If g is null, only the first four results are computed. Returns 1 if memory ran out, 2 if a B is not
 // positive definite.
 int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
                  const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
@@ -330,7 +338,7 @@ int terms_groups(long C, long M, long W, const double *K, const double *inverse,
                           g ? b + c * M * W : NULL);
         const double square = G.beta * G.beta, loose = G.slack < 0 ? 0 : G.slack;  // or training would exploit rounding
         const double found[COMPUTED] = {
-            0.5 * (square * G.product - G.count * (2 * G.log_pivots + G.beta * loose)), G.least, G.slack,
+            0.5 * (square * G.product - G.count * (2 * G.log_pivots + G.beta * loose)), G.least, G.slack, G.norm,
             -0.5 * G.beta * G.count * G.open,
             G.beta * G.product - 0.5 * (G.count * (G.free + loose) + square * G.quadratic)};
         memcpy(results + c * COMPUTED, found, sizeof found);

@@ -108,9 +108,10 @@ def row_work(rows: int, points: int, dims: int, groups: int = 0) -> float:
     return rows * points * (points + 1) / 2 * (_EXP + dims + groups)
 
 
-def entries() -> tuple[int, int]:
-    """The addresses of the compiled sums over all rows and of their gradients, 0 if they were not built."""
-    return _library.address("midpoint_forward"), _library.address("midpoint_backward")
+def entries() -> tuple[int, ...]:
+    """The addresses of the functions that ``_bound.c`` calls, 0 if they were not built."""
+    names = "midpoint_forward", "midpoint_backward", "grouped_forward", "grouped_pack", "grouped_backward"
+    return tuple(map(_library.address, names))
 
 
 def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:

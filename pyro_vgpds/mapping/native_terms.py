@@ -78,7 +78,7 @@ def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool
         raise ValueError("psi2 must be panels (C, S)")
     work = size * points * points * (points / 2 + (1.5 if gradients else 0.5) * width)
     ranges = chunks(size, 1, work)
-    results = psi2.new_empty(size, 5)
+    results = psi2.new_empty(size, 6)
     g_v, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
     sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
     function = _library.function("terms_groups")
@@ -93,7 +93,7 @@ def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool
         raise MemoryError("the compiled terms of groups ran out of memory")
     if any(status):
         return None
-    value, least, slack, g_psi0, g_beta = results.unbind(1)
+    value, least, slack, _, g_psi0, g_beta = results.unbind(1)
     found = None
     if g_v is not None and g_psi2 is not None:
         direct, through = functools.reduce(torch.Tensor.add_, [x for x in sums if x is not None])  # in their order
