@@ -39,7 +39,8 @@ INLINE vec NAME(of_rows)(const double *x, long e) {
 }
 INLINE vec NAME(of_columns)(const double *x, long e) {
 #if STEPS
-    return (vec)_mm512_insertf64x4(_mm512_set1_pd(x[e / ROWS]), _mm256_set1_pd(x[e / ROWS + 1]), 1);
+    const __m512i place = _mm512_add_epi64(_mm512_set1_epi64(e / ROWS), _mm512_set_epi64(1, 1, 1, 1, 0, 0, 0, 0));
+    return (vec)_mm512_permutexvar_pd(place, _mm512_loadu_pd(x));
 #else
     vec out;
     for (long lane = 0; lane < LANES; lane++) out[lane] = x[(e + lane) / ROWS];
@@ -85,8 +86,9 @@ NOINLINE void NAME(load_points)(const problem *P, batch *B) {
     for (long m = 0; m < P->Mpad; m += ROWS)
         for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
             for (long q = 0; q < Q; q++, to += BLOCK)
-                for (long e = 0; e < block_size(P, j0); e++)
-                    to[e] = P->z[(m + e % ROWS) * (Q + 1) + q] * P->z[(j0 + e / ROWS) * (Q + 1) + q] * PRODUCT;
+                for (long e = 0; e < block_size(P, j0); e += LANES)
+                    pairs_at(to + e) = NAME(of_rows)(B->z + q * B->width + m, e) *
+                                       NAME(of_columns)(B->z + q * B->width + j0, e) * PRODUCT;
 }
 
 // Fills r, alpha and any of the batch for `count` of the rows in `order`, or if that is null, from n on. Rows that make the
@@ -286,19 +288,25 @@ NOINLINE void NAME(finish_row)(const problem *P, const batch *B, const NAME(sums
 }
 
 // grad_z from dz (Q, width) and D
-static void NAME(finish_points)(const problem *P, const batch *B, const double *dz, const double *D, double *grad_z) {
+NOINLINE void NAME(finish_points)(const problem *P, const batch *B, double *dz, const double *D, double *grad_z) {
     const long M = P->M, Q = P->Q, width = B->width;
-    for (long m = 0; m < M; m++)
-        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[q * width + m];
     for (long m = 0; m < P->Mpad; m += ROWS)
         for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
-            for (long q = 0; q < Q; q++, D += BLOCK)
-                for (long e = 0; e < block_size(P, j0); e++) {
-                    const long i = m + e % ROWS, j = j0 + e / ROWS;
-                    if (i >= M || j >= M) continue;
-                    grad_z[i * Q + q] -= D[e] * B->z[q * width + j];
-                    grad_z[j * Q + q] -= D[e] * B->z[q * width + i];
+            for (long q = 0; q < Q; q++, D += BLOCK) {
+                const double *z = B->z + q * width;
+                double *own = dz + q * width;
+                for (long j = j0; j < j0 + block_size(P, j0) / ROWS; j++) {
+                    const double *pairs = D + (j - j0) * ROWS;
+                    double total = 0;
+                    each (long i = 0; i < ROWS; i++) {
+                        own[m + i] -= pairs[i] * z[j];
+                        total += pairs[i] * z[m + i];
+                    }
+                    own[j] -= total;
                 }
+            }
+    for (long m = 0; m < M; m++)
+        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[q * width + m];
 }
 
 TARGET static int NAME(backward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,

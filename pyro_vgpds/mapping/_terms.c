@@ -47,7 +47,7 @@ INLINE void NAME(multiply)(vec *total, int vectors, int sign, long p0, long p1, 
 }
 
 // target (ROWS x vectors) = T^-T (source - sum_{p0 <= p < p1} left[p][r] right[p][v]), with source 0 if it is null, and T,
-// the block of U in the diagonal, with the reciprocals of its pivots
+// the block of U in the diagonal, with the reciprocals of its pivots; without T^-T if T is null
 INLINE void NAME(solve)(double *target, long ld, int vectors, const double *source, long p0, long p1, const double *left,
                         const double *right, const block *T) {
     vec total[ROWS * MOST];
@@ -56,8 +56,8 @@ INLINE void NAME(solve)(double *target, long ld, int vectors, const double *sour
     NAME(multiply)(total, vectors, -1, p0, p1, left, ld, right, ld);
     for (int r = 0; r < ROWS; r++)
         for (int v = 0; v < vectors; v++) {
-            for (long s = 0; s < r; s++) total[r * vectors + v] -= T->U[s][r] * total[s * vectors + v];
-            total[r * vectors + v] *= T->reciprocal[r];
+            for (long s = 0; T && s < r; s++) total[r * vectors + v] -= T->U[s][r] * total[s * vectors + v];
+            if (T) total[r * vectors + v] *= T->reciprocal[r];
             store(target + r * ld + v * LANES, total[r * vectors + v]);
         }
 }
@@ -71,31 +71,43 @@ INLINE void NAME(solve)(double *target, long ld, int vectors, const double *sour
         else if (j < (last)) once(1);                                      \
     }
 
+// T, the upper Cholesky factor of the block U in the diagonal. Nonzero if it is not positive definite.
+INLINE int NAME(diagonal)(const double *U, long ld, block *T) {
+    for (int r = 0; r < ROWS; r++)
+        for (int s = r; s < ROWS; s++) T->U[r][s] = U[r * ld + s];
+    for (int r = 0; r < ROWS; r++) {
+        for (long t = 0; t < r; t++)
+            for (int s = r; s < ROWS; s++) T->U[r][s] -= T->U[t][r] * T->U[t][s];
+        if (!(T->U[r][r] > 0) || T->U[r][r] > 1e300) return 1;
+        const double pivot = sqrt(T->U[r][r]);
+        T->reciprocal[r] = 1 / pivot;
+        T->U[r][r] = pivot;
+        for (int s = r + 1; s < ROWS; s++) T->U[r][s] *= T->reciprocal[r];
+    }
+    return 0;
+}
+
+// A strip of U in factorise; the first one of its rows, which has the block in the diagonal, factorises that
+INLINE int NAME(factorise_strip)(double *U, long ld, int vectors, long i, long j, block *T) {
+    double *own = U + i * ld + j;
+    if (j <= i) {
+        NAME(solve)(own, ld, vectors, own, 0, i, U + i, U + j, NULL);
+        if (NAME(diagonal)(U + i * ld + i, ld, T)) return 1;
+    }
+    NAME(solve)(own, ld, vectors, own, j <= i ? i : 0, i, U + i, U + j, T);
+    return 0;
+}
+
 // U, the upper Cholesky factor of its first Mpad columns, and U^-T times the others, up to `columns`; and its blocks in the
 // diagonal. Nonzero if it is not positive definite.
 NOINLINE int NAME(factorise)(double *U, long Mpad, long columns, long ld, block *blocks) {
-    for (long i = 0; i < Mpad; i += ROWS, blocks++) {
-        block T;
-        for (int r = 0; r < ROWS; r++)
-            for (int s = r; s < ROWS; s++) T.U[r][s] = U[(i + r) * ld + i + s];
-        for (long p = 0; p < i; p++)
-            for (int r = 0; r < ROWS; r++)
-                for (int s = r; s < ROWS; s++) T.U[r][s] -= U[p * ld + i + r] * U[p * ld + i + s];
-        for (int r = 0; r < ROWS; r++) {
-            for (long t = 0; t < r; t++)
-                for (int s = r; s < ROWS; s++) T.U[r][s] -= T.U[t][r] * T.U[t][s];
-            if (!(T.U[r][r] > 0) || T.U[r][r] > 1e300) return 1;
-            const double pivot = sqrt(T.U[r][r]);
-            T.reciprocal[r] = 1 / pivot;
-            T.U[r][r] = pivot;
-            for (int s = r + 1; s < ROWS; s++) T.U[r][s] *= T.reciprocal[r];
-        }
-        *blocks = T;
-#define ONCE(vectors) NAME(solve)(U + i * ld + j, ld, vectors, U + i * ld + j, 0, i, U + i, U + j, blocks)
-        STRIPS(i + ROWS, columns, ONCE)
+    int failed = 0;
+    for (long i = 0; i < Mpad && !failed; i += ROWS, blocks++) {
+#define ONCE(vectors) failed |= NAME(factorise_strip)(U, ld, vectors, i, j, blocks)
+        STRIPS(i, columns, ONCE)
 #undef ONCE
     }
-    return 0;
+    return failed;
 }
 
 // Y = U^-T; its part above the diagonal is zero already, and stays so
