@@ -16,11 +16,12 @@
 // mean, variance (N, Q), z (M, Q), w (Q), y (N, R), noise (R) or (1), and with each noise squares, the sums of y^2, and seen, the
 // observations. The latent points and z are centred in the sums. R is the number of outputs or, with one noise for all of them,
 // of columns with the same Gram matrix. Outputs with gaps are C groups of columns of y, one after the other, in rows of mask
-// (C, N): Psi2 and the gradient in it are panels (_panels.h) of each.
+// (C, N). Their Psi2 are panels (_panels.h) in blocks, (blocks, C + 1, BLOCK), as grouped_backward takes the gradients, which take
+// the place of Psi2.
 
 #include "_vectors.h"
 
-enum { ROWS = 4 };
+enum { ROWS = 4, BLOCK = 2 * ROWS * ROWS };
 #include "_panels.h"
 
 #define TWO_PI 6.283185307179586
@@ -43,6 +44,10 @@ typedef struct {
     int (*groups)(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
                   const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results, double *b,
                   double *g, double *direct, double *through);
+    int (*in_place)(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
+                    const double *numbers, double *psi2, const double *v, long step, double *results, double *b, long wanted,
+                    double *direct, double *through, const double *decay, const double *full, double *all,
+                    double *products);
     int (*rows_forward)(long N, long M, long Q, long R, const double *mu, const double *s, const double *z, const double *w,
                         const double *y, const long *used, double scale, long n0, long n1, double *a, double *rho,
                         double *psi1, double *first);
@@ -56,9 +61,7 @@ typedef struct {
                              const double *z, long n0, long n1, const double *g, double *grad_a, double *grad_r,
                              double *grad_mu, double *grad_z);
     int (*grouped_forward)(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
-                           const double *mask, long n0, long n1, const double *decay, double *V);
-    int (*grouped_pack)(long N, long M, long C, const double *mask, const double *g, const double *decay, const double *V,
-                        double *packed, double *W);
+                           const double *mask, long n0, long n1, const double *decay, long in_blocks, double *V);
     int (*grouped_backward)(long N, long M, long Q, long C, const double *a, const double *r, const double *mu, const double *z,
                             const double *mask, long n0, long n1, const double *packed, double *grad_a, double *grad_r,
                             double *grad_mu, double *grad_z);
@@ -75,8 +78,7 @@ typedef struct {
     const double *mask, *rows, *columns;  // of groups: the numbers of their rows and outputs
     double count, scale, jitter, relative;  // count: outputs with one noise; relative: the derivative of jitter in scale
     double *work, *sums, *of_points;
-    double *results, *of_K;  // of groups, as terms_groups writes them (C, TERMS), and (group_parts, 2, M, M)
-    double *g_psi2;          // of groups, bound_sizes numbers; null if gradients are not wanted
+    double *results, *of_K;  // of groups, as terms_groups writes them (C, TERMS), and (group_parts, bound_sizes)
     double *g_mean, *g_variance, *g_z, *g_w, *g_noise;
 } problem;
 
@@ -110,17 +112,21 @@ static long make_kept(const problem *P, kept *A) {
 
 // The sums of Psi2 of a range of rows follow those of Psi1^T y
 static double *psi2_of(const problem *P, double *sums) { return sums + rounded(P->M * P->R, 8); }
-static long sums_size(const problem *P) { return rounded(P->M * P->R, 8) + (P->C ? P->C * panels_size(P->M) : P->M * P->M); }
+static long step_of(const problem *P) { return (P->C + 1) * BLOCK; }  // from one block of all groups to the next
+static long blocks_of(const problem *P) {
+    const long panels = rounded(P->M, ROWS) / ROWS + 1;
+    return panels * panels / 4;
+}
+static long sums_size(const problem *P) {
+    return rounded(P->M * P->R, 8) + (P->C ? blocks_of(P) * step_of(P) : P->M * P->M);
+}
 static long points_size(const problem *P) { return (2 * P->M + 1) * P->Q + 1; }
 
-// The numbers of the gradients in Psi2 of all groups, panels; they are followed by what grouped_pack makes of them
-static long gradients_size(const problem *P) { return rounded(P->C * panels_size(P->M), 8); }
-static long packed_size(const problem *P) {
-    const long panels = rounded(P->M, ROWS) / ROWS + 1;
-    return panels * panels / 4 * (P->C + 1) * 32;
-}
+// What a range of groups adds to the gradients in K: direct and through (M, M) of terms_groups, and all and products (S) of
+// terms_in_place
+static long of_K_size(const problem *P) { return 2 * (P->M * P->M + panels_size(P->M)); }
 
-// sizes (4): of `work`, of a part of `sums` and of `of_points`, and of g_psi2, in numbers
+// sizes (4): of `work` and of a part of `sums`, of `of_points` and of `of_K`, in numbers
 int bound_sizes(const problem *P, long *sizes) {
     kept own;
     problem empty = *P;
@@ -128,7 +134,7 @@ int bound_sizes(const problem *P, long *sizes) {
     sizes[0] = make_kept(&empty, &own);
     sizes[1] = sums_size(P);
     sizes[2] = points_size(P);
-    sizes[3] = gradients_size(P) + packed_size(P);
+    sizes[3] = of_K_size(P);
     return 0;
 }
 
@@ -161,7 +167,7 @@ int bound_forward(const problem *P, long part, long n0, long n1) {
     return P->F->rows_forward(P->N, P->M, P->Q, P->R, own.mu, P->variance, own.z, P->w, P->y, P->used, P->scale, n0, n1,
                               own.a, own.rho, NULL, v) ||
            (P->C ? P->F->grouped_forward(P->N, P->M, P->Q, P->C, own.a, own.rho, own.mu, own.z, P->mask, n0, n1,
-                                         own.decay, psi2)
+                                         own.decay, 1, psi2)
                  : P->F->midpoint_forward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, psi2));
 }
 
@@ -295,6 +301,9 @@ int bound_cholesky(const problem *P, long wanted, double *numbers) {
     return failed;
 }
 
+// Whether grouped_backward takes a group as all rows minus others
+static int has_most(const problem *P, long c) { return 2.0 * P->rows[c] > (double)P->N; }
+
 // Columns of Psi1^T y as the groups have them, (groups, M, W); and back
 static void split_columns(const problem *P, long groups, long W, const double *columns, double *v) {
     for (long m = 0; m < P->M; m++)
@@ -305,46 +314,86 @@ static void join_columns(const problem *P, long groups, long W, const double *v,
         for (long c = 0; c < groups; c++) memcpy(columns + m * P->R + c * W, v + (c * P->M + m) * W, W * sizeof(double));
 }
 
-// The terms of groups with the same width and one noise each, the first column of which is given. Others as in bound_groups
-static int terms_of_run(const problem *P, const kept *own, long wanted, long c0, long c1, long column, double *direct,
-                        double *through) {
-    const long M = P->M, W = P->widths[c0], count = c1 - c0, size = count * M * W, panels = panels_size(M);
-    double *memory = allocate(sizeof(double) * (3 * count + M + (wanted ? 2 : 1) * size));
+// The terms of groups with the same width and one noise each, the first column of which is given, and what they add to `to`, a
+// part of of_K
+static int terms_of_run(const problem *P, const kept *own, long wanted, long c0, long c1, long column, double *to) {
+    const long M = P->M, W = P->widths[c0], count = c1 - c0, size = count * M * W, square = M * M;
+    double *memory = allocate(sizeof(double) * (4 * count + M + 2 * size + 2 * square));
     if (!memory) return 1;
-    double *given = memory, *pivots = given + 3 * count, *v = pivots + M, *b = v + size, *results = P->results + c0 * TERMS;
+    double *given = memory, *full = given + 3 * count, *pivots = full + count, *v = pivots + M, *b = v + size;
+    double *direct = b + size, *results = P->results + c0 * TERMS;
     for (long c = 0; c < count; c++) {
         given[3 * c] = P->scale * P->rows[c0 + c];
         given[3 * c + 1] = 1.0 / P->noise[P->noises > 1 ? column + c : 0];
         given[3 * c + 2] = P->columns[c0 + c];
+        full[c] = has_most(P, c0 + c);
     }
     for (long m = 0; m < M; m++) pivots[m] = own->L[m * M + m];
     split_columns(P, count, W, P->sums + column, v);
-    const int failed = P->F->groups(count, M, W, own->K, own->inverse, pivots, given, psi2_of(P, P->sums) + c0 * panels, v, 0,
-                                    count, results, b, wanted ? P->g_psi2 + c0 * panels : NULL, direct, through);
-    for (long c = 0; c < count; c++) own->g_beta[column + c * W] = results[c * TERMS + 5];
-    if (wanted && !failed) join_columns(P, count, W, b, own->g_v + column);
+    const int failed = P->F->in_place(count, M, W, own->K, own->inverse, pivots, given, psi2_of(P, P->sums) + c0 * BLOCK, v,
+                                      step_of(P), results, b, wanted, direct, direct + square, own->decay, full,
+                                      to + 2 * square, to + 2 * square + panels_size(M));
+    if (wanted && !failed) {
+        for (long c = 0; c < count; c++) own->g_beta[column + c * W] = results[c * TERMS + 5];
+        for (long k = 0; k < 2 * square; k++) to[k] += direct[k];
+        join_columns(P, count, W, b, own->g_v + column);
+    }
     free(memory);
     return failed;
 }
 
+// The panels of a group from its blocks; and back
+static void from_blocks(const problem *P, const double *blocks, double *panels) {
+    for (long m = 0, Mpad = rounded(P->M, ROWS); m < Mpad; m += ROWS)
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, blocks += step_of(P))
+            memcpy(panels + e, blocks, min(BLOCK, panel_start(Mpad, m + ROWS) - e) * sizeof(double));
+}
+static void to_blocks(const problem *P, const double *panels, double *blocks) {
+    for (long m = 0, Mpad = rounded(P->M, ROWS); m < Mpad; m += ROWS)
+        for (long e = panel_start(Mpad, m); e < panel_start(Mpad, m + ROWS); e += BLOCK, blocks += step_of(P))
+            memcpy(blocks, panels + e, min(BLOCK, panel_start(Mpad, m + ROWS) - e) * sizeof(double));
+}
+
+// g, panels, as terms_in_place has it: all += g decay, with half of the squares at the diagonal; products += g psi2
+static void weigh_panels(const problem *P, const kept *own, double full, const double *psi2, double *g, double *all,
+                         double *products) {
+    const long M = P->M;
+    for (long m = 0, e = 0; m < M; m += ROWS)
+        for (long j = m; j < rounded(M, ROWS); j++)
+            for (long i = m; i < m + ROWS; i++, e++) {
+                const double decay = i < M && j < M ? own->decay[i * M + j] : 0.0;
+                products[e] += g[e] * psi2[e];
+                g[e] *= j < m + ROWS ? 0.5 * decay : decay;
+                all[e] += full * g[e];
+            }
+}
+
 // Those of a group with a noise for each of several columns
-static int terms_of_noises(const problem *P, const kept *own, long wanted, long c, long column, double *direct) {
+static int terms_of_noises(const problem *P, const kept *own, long wanted, long c, long column, double *to) {
     const long M = P->M, W = P->widths[c], square = M * M, panels = panels_size(M);
-    const double *packed = psi2_of(P, P->sums) + c * panels, psi0 = P->scale * P->rows[c];
-    double *memory = allocate(sizeof(double) * (2 * square + 2 * M * W + 2 * W)), *to = P->results + c * TERMS, found[4];
+    const double psi0 = P->scale * P->rows[c];
+    double *memory = allocate(sizeof(double) * (3 * square + 2 * panels + 2 * M * W + 2 * W)), found[4];
+    double *results = P->results + c * TERMS, *blocks = psi2_of(P, P->sums) + c * BLOCK;
     if (!memory) return 1;
-    double *psi2 = memory, *g = psi2 + square, *v = g + square, *b = v + M * W, *beta = b + M * W, *count = beta + W;
+    double *psi2 = memory, *g = psi2 + square, *direct = g + square, *packed = direct + square, *g_packed = packed + panels;
+    double *v = g_packed + panels, *b = v + M * W, *beta = b + M * W, *count = beta + W;
     for (long w = 0; w < W; w++) beta[w] = 1.0 / P->noise[column + w], count[w] = 1.0;
+    from_blocks(P, blocks, packed);
     to_matrix(M, packed, psi2);
     split_columns(P, 1, W, P->sums + column, v);
-    const int failed = P->F->resolvents(M, W, psi2, own->L, psi0, v, beta, count, found, wanted ? b : NULL, g,
-                                        own->g_beta + column, direct);
+    int failed = P->F->resolvents(M, W, psi2, own->L, psi0, v, beta, count, found, wanted ? b : NULL, g, own->g_beta + column,
+                                  direct);
+    if (!failed && !(found[2] > 0.0)) failed = 2;
     if (!failed) {
-        to[0] = found[0], to[1] = found[2] > 0.0 ? sqrt(found[2]) : 0.0, to[2] = psi0 - found[3], to[3] = 0.0, to[4] = found[1];
-        for (long k = 0; k < square; k++) to[3] += own->inverse[k] * psi2[k] * (own->inverse[k] * psi2[k]);
+        const double to_write[] = {found[0], sqrt(found[2]), psi0 - found[3], 0.0, found[1], 0.0};
+        memcpy(results, to_write, sizeof to_write);
+        for (long k = 0; k < square; k++) results[3] += own->inverse[k] * psi2[k] * (own->inverse[k] * psi2[k]);
     }
-    if (!failed && wanted && found[2] > 0.0) {
-        to_panels(M, g, P->g_psi2 + c * panels);
+    if (!failed && wanted) {
+        for (long k = 0; k < square; k++) to[k] += direct[k];
+        to_panels(M, g, g_packed);
+        weigh_panels(P, own, has_most(P, c), packed, g_packed, to + 2 * square, to + 2 * square + panels);
+        to_blocks(P, g_packed, blocks);
         join_columns(P, 1, W, b, own->g_v + column);
     }
     free(memory);
@@ -354,32 +403,26 @@ static int terms_of_noises(const problem *P, const kept *own, long wanted, long 
 // The results of the groups c0 <= c < c1, and a part of the gradients in K. Returns 1 if memory ran out, 2 if a B is not
 // positive definite.
 int bound_groups(const problem *P, long wanted, long part, long c0, long c1) {
-    const long square = P->M * P->M;
-    double *memory = allocate(sizeof(double) * 2 * square), *total = P->of_K + part * 2 * square;
-    kept own;
-    if (!memory) return 1;
-    make_kept(P, &own);
-    memset(total, 0, 2 * square * sizeof(double));
-    memset(memory, 0, 2 * square * sizeof(double));
+    double *to = P->of_K + part * of_K_size(P);
     long column = 0;
     int failed = 0;
+    kept own;
+    make_kept(P, &own);
+    memset(to, 0, of_K_size(P) * sizeof(double));
     for (long c = 0; c < c0; c++) column += P->widths[c];
     for (long c = c0, end; c < c1 && !failed; c = end) {
-        const int single = P->noises > 1 && P->widths[c] > 1;
-        for (end = c + 1; !single && end < c1 && P->widths[end] == P->widths[c]; end++) {}
-        failed = single ? terms_of_noises(P, &own, wanted, c, column, memory)
-                        : terms_of_run(P, &own, wanted, c, end, column, memory, memory + square);
-        for (long k = 0; wanted && k < (single ? 1 : 2) * square; k++) total[k] += memory[k];
+        const int several = P->noises > 1 && P->widths[c] > 1;
+        for (end = c + 1; !several && end < c1 && P->widths[end] == P->widths[c]; end++) {}
+        failed = several ? terms_of_noises(P, &own, wanted, c, column, to) : terms_of_run(P, &own, wanted, c, end, column, to);
         column += (end - c) * P->widths[c];
     }
-    free(memory);
     return failed;
 }
 
 // From these of all groups: numbers (2), as bound_spectrum writes them, and what bound_backward needs. Returns 1 if memory ran
 // out.
 int bound_terms(const problem *P, long wanted, double *numbers) {
-    const long M = P->M, square = M * M, panels = panels_size(M);
+    const long M = P->M, square = M * M;
     double terms = 0.0, g_psi0 = 0.0, g_beta = 0.0;
     kept own;
     make_kept(P, &own);
@@ -391,16 +434,12 @@ int bound_terms(const problem *P, long wanted, double *numbers) {
     }
     add_noise(P, terms, P->noises > 1 ? own.g_beta : &g_beta, wanted, numbers);
     if (!wanted) return 0;
-    double *direct = P->of_K, *through = direct + square, *products = allocate(sizeof(double) * (panels + square));
-    if (!products) return 1;
-    add_parts(P->group_parts, 2 * square, P->of_K);
-    int failed = P->F->sandwich(M, own.inverse, through, direct) ||
-                 P->F->grouped_pack(P->N, M, P->C, P->mask, P->g_psi2, own.decay, psi2_of(P, P->sums),
-                                    P->g_psi2 + gradients_size(P), products);
-    to_matrix(M, products, products + panels);
-    if (!failed) failed = begin_gradients(P, &own, products + panels, NULL, direct, g_psi0);
-    free(products);
-    return failed;
+    double *direct = P->of_K, *through = direct + square, *all = through + square, *products = all + panels_size(M);
+    add_parts(P->group_parts, of_K_size(P), P->of_K);
+    to_blocks(P, all, psi2_of(P, P->sums) + P->C * BLOCK);
+    if (P->F->sandwich(M, own.inverse, through, direct)) return 1;
+    to_matrix(M, products, through);
+    return begin_gradients(P, &own, through, NULL, direct, g_psi0);
 }
 
 // The gradients of the rows n0 <= n < n1, and their part of those in points and weights. Returns 1 if memory ran out.
@@ -409,7 +448,7 @@ int bound_backward(const problem *P, long part, long n0, long n1) {
     make_kept(P, &own);
     double *of_rows = P->of_points + part * points_size(P), *of_midpoints = of_rows + (P->M + 1) * P->Q + 1;
     return (P->C ? P->F->grouped_backward(P->N, P->M, P->Q, P->C, own.a, own.rho, own.mu, own.z, P->mask, n0, n1,
-                                          P->g_psi2 + gradients_size(P), own.g_a, own.g_rho, own.g_mu, of_midpoints)
+                                          psi2_of(P, P->sums), own.g_a, own.g_rho, own.g_mu, of_midpoints)
                  : P->F->midpoint_backward(P->single, P->N, P->M, P->Q, own.a, own.rho, own.mu, own.z, n0, n1, own.g_sums,
                                            own.g_a, own.g_rho, own.g_mu, of_midpoints)) ||
            P->F->rows_backward(P->N, P->M, P->Q, P->R, own.mu, P->variance, own.z, P->w, P->y, P->used, P->scale, NULL,

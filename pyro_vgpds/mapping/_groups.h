@@ -161,7 +161,7 @@ INLINE void NAME(write_tile)(const batch *B, long n, long m, long j, const doubl
 }
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
-                                       const double *decay, double *V) {
+                                       const double *decay, int in_blocks, double *V) {
     const long Q = P->Q, C = S->C, Mpad = P->Mpad, most = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS));
     const long in_lists = lists_size(C + 1, GROUP_ROWS), in_batch = batch_size(P, most);
     char *work = allocate(sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + in_batch + most / GROUP_ROWS * in_lists);
@@ -183,9 +183,10 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
             sort_lists(all + i);
         }
         const double *products = B.products;
+        double *block = V;
         for (long m = 0; m < Mpad; m += ROWS)
-            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, products += Q * BLOCK) {
-                const long size = block_size(P, j0);
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, products += Q * BLOCK, block += (C + 1) * BLOCK) {
+                const long size = block_size(P, j0), place = panel_place(Mpad, j0, m);
                 memset(sums, 0, (C + 1) * BLOCK * sizeof(double));
                 for (long n = 0; n < count; n += GROUP_ROWS) {
                     for (long u = n; u < min(n + GROUP_ROWS, count); u += COLUMNS) {
@@ -196,7 +197,8 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
                     }
                     NAME(combine_all)(all + n / GROUP_ROWS, size, sums, E);
                 }
-                write_block(S, sums, size, panel_place(Mpad, j0, m), panels_size(Mpad), decay, first > n0, V);
+                if (in_blocks) write_block(S, sums, size, place, BLOCK, decay, first > n0, block);
+                else write_block(S, sums, size, place, panels_size(Mpad), decay, first > n0, V + place);
             }
     }
     free(work);
@@ -464,14 +466,14 @@ static int find_groups(groups *S, long N, long C, const double *mask) {
     return !S->full;
 }
 
-// A block of V (C,S), panels of all groups, of `size` numbers from e on, from the sums of its rows, of which the last group
-// is that of all of them. Of later rows it is added to V.
-static void write_block(const groups *S, const double *sums, long size, long e, long panels, const double *decay, int later,
+// A block of V, panels of all groups, `apart` from each other, of `size` numbers from the number e of the panels on, from the
+// sums of its rows, of which the last group is that of all of them. Of later rows it is added to V.
+static void write_block(const groups *S, const double *sums, long size, long e, long apart, const double *decay, int later,
                         double *V) {
     const double *all = sums + S->C * BLOCK;
     for (long c = 0; c < S->C; c++) {
         const double *own = sums + c * BLOCK, full = S->full[c];
-        double *to = V + c * panels + e;
+        double *to = V + c * apart;
         prefetch_block(to + BLOCK);
         if (later)
             for (long i = 0; i < size; i++) to[i] += (own[i] + full * all[i]) * decay[e + i];

@@ -167,17 +167,23 @@ INLINE void NAME(gradient_strip)(const group *G, const shared *A, const double *
     NAME(to_tiles)(rows, vectors, outer);
     const double rate = G->beta * G->count, open = rate * G->open, square = G->beta * G->beta;
     for (long t = 0; t < vectors * LANES / ROWS && j + t * ROWS <= i; t++) {
-        const long place = panel_place(A->Mpad, i, j + t * ROWS);
+        const long place = panel_place(A->Mpad, i, j + t * ROWS), stored = stored_place(A, i, j + t * ROWS);
         vec *own_traces = traces[j + t * ROWS == i];
         for (long k = 0; k < TILE; k += LANES) {
             const long e = place + k;
-            const vec B = load(inverse + t * TILE + k), S = load(outer + t * TILE + k), own = load(P + e);
+            const vec B = load(inverse + t * TILE + k), S = load(outer + t * TILE + k), own = load(P + stored + k);
             own_traces[0] += B * own;
             own_traces[1] += S * own;
             const vec inverse_K = load(A->inverse + e);
             store(A->direct + e, load(A->direct + e) + (G->count * (inverse_K - B) - square * S));
             store(A->through + e, load(A->through + e) + open * own);
-            store(g + e, (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5);
+            vec found = (open * inverse_K - rate * B - (square * G->beta) * S) * 0.5;
+            if (A->decay) {
+                store(A->products + e, load(A->products + e) + found * own);
+                found *= load(A->decay + e);
+                store(A->all + e, load(A->all + e) + G->full * found);
+            }
+            store(g + stored + k, found);
         }
     }
 }
@@ -197,21 +203,22 @@ NOINLINE void NAME(gradients)(group *G, const shared *A, const double *P, double
 }
 
 // The upper triangle of U = K + beta P, and the slack and the norm, from the trace and the squares of Kinv * P. Meanwhile the
-// memory of P, and of g if that is not null, is asked for: those of all groups are larger than the L2 cache.
+// memory of P, and of g if that is another one, is asked for: those of all groups are larger than the L2 cache.
 NOINLINE void NAME(gather)(group *G, const shared *A, const double *P, const double *g) {
     const double beta = G->beta;
     vec diagonal[2] = {splat(0), splat(0)}, rest[2] = {splat(0), splat(0)};
-    const double *K = A->K, *inverse = A->inverse, *first = P;
+    const double *K = A->K, *inverse = A->inverse;
     for (long m = 0; m < A->Mpad; m += ROWS)
-        for (long j = m; j < A->Mpad; j += ROWS, P += TILE, K += TILE, inverse += TILE) {
+        for (long j = m; j < A->Mpad; j += ROWS, K += TILE, inverse += TILE) {
+            const long place = stored_place(A, j, m);
             double tile[TILE];
             for (long e = 0; e < TILE; e += LINE) {
-                __builtin_prefetch(P + AHEAD + e);
-                if (g) __builtin_prefetch(g + (P - first) + e, 1);
+                __builtin_prefetch(P + place + AHEAD * A->step + e);
+                if (g && g != P) __builtin_prefetch(g + place + e, 1);
             }
             vec total = splat(0), squares = splat(0);
             for (long e = 0; e < TILE; e += LANES) {
-                const vec own = load(P + e), product = load(inverse + e) * own;
+                const vec own = load(P + place + e), product = load(inverse + e) * own;
                 store(tile + e, load(K + e) + beta * own);
                 total += product;
                 squares += product * product;
@@ -277,14 +284,14 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
 #include "_vectors.h"
 
 // MOST: vectors of a strip, for which there are registers; a strip has whole tiles
-enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 16 * TILE, STRIDE = 16, LARGEST = 8 };
+enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 8, STRIDE = 16, LARGEST = 8, BLOCK = 2 * TILE };
 #include "_panels.h"
 
 #define load(x) (*(const vec *)(x))
 #define store(x, value) (*(vec *)(x) = (value))
 
 typedef struct {
-    double psi0, beta, count;                                               // given
+    double psi0, beta, count, full;                                         // given
     double log_pivots, least, slack, product, free, quadratic, open, norm;  // computed
 } group;
 enum { GIVEN = 3, COMPUTED = 6 };
@@ -295,11 +302,19 @@ typedef struct {
     long M, Mpad, W, ld;
     double *K, *inverse;         // panels, of K_MM
     double *direct, *through;    // panels, sums over groups
+    double *decay, *all, *products;  // panels; null if the gradients are not in the place of P
+    long step, *start;           // of the blocks of P and g, two tiles each; (Mpad / ROWS,): of the first one of a panel
     double *U, *Y;               // (Mpad, ld), of a group; H is in U
     double *b;                   // (W, ld), W rounded up to a multiple of ROWS
     double *pivots;              // (Mpad,), of K_MM
     block *blocks;               // (Mpad / ROWS,)
 } shared;
+
+// The place in P and g of the tile of the rows from i on and the columns from j on
+static inline long stored_place(const shared *A, long i, long j) {
+    const long tile = (i - j) / ROWS;
+    return A->start[j / ROWS] + tile / 2 * A->step + tile % 2 * TILE;
+}
 
 #ifdef WITH_AVX
 #define TARGET FOR_AVX512
@@ -319,34 +334,36 @@ typedef struct {
 #define MOST 2
 #include "_terms.c"
 
-// Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
-// psi2 (C,S), panels; v (C,M,W). Writes results (C,6): the value, the least ratio of the pivots of B and K, the slack, the
-// square of the norm of inverse * psi2, and the gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,S); and the sums of these groups, direct and
-// through (M,M). If g is null, only the first four results are computed. Returns 1 if memory ran out, 2 if a B is not
-// positive definite.
-int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
-                 const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
-                 double *b, double *g, double *direct, double *through) {
-    const long Mpad = rounded(M, ROWS), wide = rounded(Mpad + W, LARGEST), panels = panels_size(M);
+// Groups whose panels begin `apart` numbers after each other, in blocks that are `step` apart. Others as in the functions below
+static int all_terms(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
+                     const double *numbers, const double *psi2, const double *v, long apart, long step, double *results,
+                     double *b, double *g, double *direct, double *through, const double *decay, const double *full,
+                     double *all, double *products) {
+    const long Mpad = rounded(M, ROWS), wide = rounded(Mpad + W, LARGEST), panels = panels_size(M), count = Mpad / ROWS;
     const long ld = wide % 32 ? wide : wide + LARGEST;  // or the rows would share few places of the cache
-    const long size = 4 * panels + (2 * Mpad + rounded(W, ROWS)) * ld + Mpad;
-    double *work = allocate(sizeof(double) * size + sizeof(block) * (Mpad / ROWS));
-    if (!work || c1 > C) {
-        free(work);
-        return 1;
-    }
-    double *U = work + 4 * panels, *b_of_group = U + 2 * Mpad * ld, *last = work + size - Mpad;
+    const long size = 7 * panels + (2 * Mpad + rounded(W, ROWS)) * ld + Mpad;
+    double *work = allocate(sizeof(double) * size + sizeof(block) * count + sizeof(long) * count);
+    if (!work) return 1;
+    double *U = work + 7 * panels, *b_of_group = U + 2 * Mpad * ld, *last = work + size - Mpad;
     memset(work, 0, sizeof(double) * (b_of_group - work));  // everything else is written first
-    shared A = {M, Mpad, W, ld, work, work + panels, work + 2 * panels, work + 3 * panels, U, U + Mpad * ld, b_of_group, last,
-                (block *)(work + size)};
+    block *blocks = (block *)(work + size);
+    long *start = (long *)(blocks + count);
+    shared A = {M, Mpad, W, ld, work, work + panels, work + 2 * panels, work + 3 * panels, decay ? work + 4 * panels : NULL,
+                work + 5 * panels, work + 6 * panels, step, start, U, U + Mpad * ld, b_of_group, last, blocks};
     to_panels(M, K, A.K);
     to_panels(M, inverse, A.inverse);
+    if (decay) to_panels(M, decay, A.decay);
     for (long m = 0; m < Mpad; m++) A.pivots[m] = m < M ? pivots[m] : 1;
     for (long m = M; m < Mpad; m++) A.K[panel_place(Mpad, m, m)] = 1;
+    for (long m = 0, before = 0; m < Mpad; m += ROWS) {
+        start[m / ROWS] = step == BLOCK ? panel_start(Mpad, m) : before * step;
+        before += ((Mpad - m) / ROWS + 1) / 2;
+        for (long e = 0; decay && e < TILE; e++) A.decay[panel_start(Mpad, m) + e] *= 0.5;
+    }
     int failed = 0;
-    for (long c = c0; c < c1 && !failed; c++) {
-        group G = {numbers[c * GIVEN], numbers[c * GIVEN + 1], numbers[c * GIVEN + 2]};
-        failed = DISPATCH(one_group, &G, &A, psi2 + c * panels, v + c * M * W, g ? g + c * panels : NULL,
+    for (long c = 0; c < C && !failed; c++) {
+        group G = {numbers[c * GIVEN], numbers[c * GIVEN + 1], numbers[c * GIVEN + 2], full ? full[c] : 0};
+        failed = DISPATCH(one_group, &G, &A, psi2 + c * apart, v + c * M * W, g ? g + c * apart : NULL,
                           g ? b + c * M * W : NULL);
         const double square = G.beta * G.beta, loose = G.slack < 0 ? 0 : G.slack;  // or training would exploit rounding
         const double found[COMPUTED] = {
@@ -358,9 +375,36 @@ int terms_groups(long C, long M, long W, const double *K, const double *inverse,
     if (g && !failed) {
         to_matrix(M, A.direct, direct);
         to_matrix(M, A.through, through);
+        for (long e = 0; decay && e < panels; e++) all[e] += A.all[e], products[e] += A.products[e];
     }
     free(work);
     return failed ? 2 : 0;
+}
+
+// Groups c0 <= c < c1 of C. K, inverse (M,M) and pivots (M,) are those of K_MM; numbers (C,3): psi0, beta, count;
+// psi2 (C,S), panels; v (C,M,W). Writes results (C,6): the value, the least ratio of the pivots of B and K, the slack, the
+// square of the norm of inverse * psi2, and the gradients in psi0 and beta; those in v, beta^2 b (C,M,W), and in psi2, g (C,S);
+// and the sums of these groups, direct and through (M,M). If g is null, only the first four results are computed. Returns 1 if
+// memory ran out, 2 if a B is not positive definite.
+int terms_groups(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
+                 const double *numbers, const double *psi2, const double *v, long c0, long c1, double *results,
+                 double *b, double *g, double *direct, double *through) {
+    const long panels = panels_size(M), place = c0 * M * W;
+    if (c1 > C) return 1;
+    return all_terms(c1 - c0, M, W, K, inverse, pivots, numbers + c0 * GIVEN, psi2 + c0 * panels, v + place, panels, BLOCK,
+                     results + c0 * COMPUTED, b ? b + place : NULL, g ? g + c0 * panels : NULL, direct, through, NULL, NULL,
+                     NULL, NULL);
+}
+
+// The same for C groups whose psi2 are blocks of panels, as grouped_forward writes them, `step` apart. If gradients are wanted,
+// those in psi2 take its place, times decay (M,M), as grouped_backward needs them; all (S) += those of groups with full (C) = 1,
+// and products (S) += g psi2.
+int terms_in_place(long C, long M, long W, const double *K, const double *inverse, const double *pivots,
+                   const double *numbers, double *psi2, const double *v, long step, double *results, double *b, long wanted,
+                   double *direct, double *through, const double *decay, const double *full, double *all,
+                   double *products) {
+    return all_terms(C, M, W, K, inverse, pivots, numbers, psi2, v, BLOCK, step, results, b, wanted ? psi2 : NULL, direct,
+                     through, decay, full, all, products);
 }
 
 #ifdef Py_LIMITED_API

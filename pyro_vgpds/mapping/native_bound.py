@@ -30,7 +30,7 @@ _NAMES = {
     "numbers": "F N M Q R noises single parts C group_parts",
     "inputs": "mean variance z w y noise squares seen used widths mask rows columns",
     "reals": "count scale jitter relative",
-    "outputs": "work sums of_points results of_K g_psi2 g_mean g_variance g_z g_w g_noise",
+    "outputs": "work sums of_points results of_K g_mean g_variance g_z g_w g_noise",
 }
 
 
@@ -72,7 +72,7 @@ _library = Library(
 def _functions() -> _Functions | None:
     """The compiled functions of other modules that ``_bound.c`` calls; None if one was not built."""
     algebra = native_inducing.entries()
-    addresses = *algebra, native_terms.entry(), *native_psi1.entries(), *native_psi2.entries()
+    addresses = *algebra, *native_terms.entries(), *native_psi1.entries(), *native_psi2.entries()
     return _Functions(*addresses) if all(addresses) and _library.available() else None
 
 
@@ -251,12 +251,9 @@ class _GroupEvaluation(_Evaluation):
 
     def _find_terms(self, wanted: bool, numbers: ctypes.Array[ctypes.c_double]) -> bool:
         own, ranges, z = self._problem, self._group_ranges, self._inputs[2]
-        found, of_K = z.new_empty(own.C, 6), z.new_empty(len(ranges), 2, own.M, own.M)
+        found, of_K = z.new_empty(own.C, 6), z.new_empty(len(ranges), self._sizes[3])
         self._memory += [found, of_K]
         own.results, own.of_K = found.data_ptr(), of_K.data_ptr()
-        if wanted:
-            self._memory.append(z.new_empty(self._sizes[3]))
-            own.g_psi2 = self._memory[-1].data_ptr()
         call, address = self._library.bound_groups, self._address
         status = run(lambda i, part: call(address, wanted, i, *part), range(len(ranges)), ranges, self._group_work)
         _check_memory(1 in status)

@@ -18,7 +18,7 @@ from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.mapping import panels
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 
-__all__ = ["GroupGradients", "GroupParts", "entry", "group_parts", "is_compiled"]
+__all__ = ["GroupGradients", "GroupParts", "entries", "group_parts", "is_compiled"]
 
 _MOST = 256  # inducing variables up to which the matrices of a group fit the cache
 
@@ -46,9 +46,9 @@ class GroupParts(NamedTuple):
 _library = Library(f"{__package__}._terms", terms_groups="nnn pppppp nn ppppp")
 
 
-def entry() -> int:
-    """The address of the compiled function, 0 if it was not built."""
-    return _library.address("terms_groups")
+def entries() -> tuple[int, int]:
+    """The addresses of the functions that ``_bound.c`` calls, 0 if they were not built."""
+    return _library.address("terms_groups"), _library.address("terms_in_place")
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
