@@ -142,36 +142,35 @@ NOINLINE void NAME(back_solve)(double *b, long Mpad, long ld, const double *H, l
     }
 }
 
-// Tiles of a panel, from the rows of a strip
-INLINE void NAME(to_tiles)(const vec *rows, int vectors, double *tiles) {
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < vectors; v++)
-            for (int k = 0; k < PARTS; k++) {
-                const long column = v * LANES + k * (LANES / PARTS);
-                *(part *)(tiles + column / ROWS * TILE + r * ROWS + column % ROWS) =
-                    ((const part *)(rows + r * vectors + v))[k];
-            }
+// Numbers k .. k + LANES - 1 of tile t of a panel, from the rows of a strip
+INLINE vec NAME(of_tile)(const vec *rows, int vectors, long t, long k) {
+#if LANES == 8
+    const vec *own = rows + k / ROWS * vectors + t / 2;
+    typedef int64_t places __attribute__((vector_size(8 * LANES)));
+    const places first = {0, 1, 2, 3, 8, 9, 10, 11}, last = {4, 5, 6, 7, 12, 13, 14, 15};
+    return t % 2 ? __builtin_shuffle(own[0], own[vectors], last) : __builtin_shuffle(own[0], own[vectors], first);
+#else
+    return rows[k / ROWS * vectors + (t * ROWS + k % ROWS) / LANES];
+#endif
 }
 
 // A strip of the gradients: rows i to i + ROWS - 1, columns from j on up to those of the diagonal
 INLINE void NAME(gradient_strip)(const group *G, const shared *A, const double *P, double *g, int vectors, long i, long j,
                                  vec (*traces)[2]) {
     const long ld = A->ld;
-    vec rows[ROWS * MOST];
-    double inverse[MOST * LANES * ROWS], outer[MOST * LANES * ROWS];
-    for (int e = 0; e < MOST * ROWS; e++) rows[e] = splat(0);
-    NAME(multiply)(rows, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
-    NAME(to_tiles)(rows, vectors, inverse);
-    for (int e = 0; e < MOST * ROWS; e++) rows[e] = splat(0);
-    NAME(multiply)(rows, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
-    NAME(to_tiles)(rows, vectors, outer);
+    vec inverse[ROWS * MOST], outer[ROWS * MOST];
+    for (int e = 0; e < MOST * ROWS; e++) inverse[e] = outer[e] = splat(0);
+    NAME(multiply)(inverse, vectors, 1, i, A->Mpad, A->Y + i, ld, A->Y + j, ld);
+    NAME(multiply)(outer, vectors, 1, 0, A->W, A->b + i, ld, A->b + j, ld);
     const double rate = G->beta * G->count, open = rate * G->open, square = G->beta * G->beta;
-    for (long t = 0; t < vectors * LANES / ROWS && j + t * ROWS <= i; t++) {
+    each (long t = 0; t < vectors * LANES / ROWS; t++) {
+        if (j + t * ROWS > i) break;
         const long place = panel_place(A->Mpad, i, j + t * ROWS), stored = stored_place(A, i, j + t * ROWS);
         vec *own_traces = traces[j + t * ROWS == i];
-        for (long k = 0; k < TILE; k += LANES) {
+        each (long k = 0; k < TILE; k += LANES) {
             const long e = place + k;
-            const vec B = load(inverse + t * TILE + k), S = load(outer + t * TILE + k), own = load(P + stored + k);
+            const vec B = NAME(of_tile)(inverse, vectors, t, k), S = NAME(of_tile)(outer, vectors, t, k);
+            const vec own = load(P + stored + k);
             own_traces[0] += B * own;
             own_traces[1] += S * own;
             const vec inverse_K = load(A->inverse + e);
@@ -287,6 +286,7 @@ TARGET static int NAME(one_group)(group *G, const shared *A, const double *P, co
 enum { ROWS = 4, TILE = ROWS * ROWS, LINE = 8, AHEAD = 8, STRIDE = 16, LARGEST = 8, BLOCK = 2 * TILE };
 #include "_panels.h"
 
+#define each _Pragma("GCC unroll 16") for  // so that what is summed stays in registers
 #define load(x) (*(const vec *)(x))
 #define store(x, value) (*(vec *)(x) = (value))
 
