@@ -39,7 +39,8 @@ INLINE vec NAME(of_rows)(const double *x, long e) {
 }
 INLINE vec NAME(of_columns)(const double *x, long e) {
 #if STEPS
-    return (vec)_mm512_insertf64x4(_mm512_set1_pd(x[e / ROWS]), _mm256_set1_pd(x[e / ROWS + 1]), 1);
+    const __m512i place = _mm512_add_epi64(_mm512_set1_epi64(e / ROWS), _mm512_set_epi64(1, 1, 1, 1, 0, 0, 0, 0));
+    return (vec)_mm512_permutexvar_pd(place, _mm512_loadu_pd(x));
 #else
     vec out;
     for (long lane = 0; lane < LANES; lane++) out[lane] = x[(e + lane) / ROWS];
@@ -85,8 +86,9 @@ NOINLINE void NAME(load_points)(const problem *P, batch *B) {
     for (long m = 0; m < P->Mpad; m += ROWS)
         for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
             for (long q = 0; q < Q; q++, to += BLOCK)
-                for (long e = 0; e < block_size(P, j0); e++)
-                    to[e] = P->z[(m + e % ROWS) * (Q + 1) + q] * P->z[(j0 + e / ROWS) * (Q + 1) + q] * PRODUCT;
+                for (long e = 0; e < block_size(P, j0); e += LANES)
+                    pairs_at(to + e) = NAME(of_rows)(B->z + q * B->width + m, e) *
+                                       NAME(of_columns)(B->z + q * B->width + j0, e) * PRODUCT;
 }
 
 // Fills r, alpha and any of the batch for `count` of the rows in `order`, or if that is null, from n on. Rows that make the
@@ -159,7 +161,7 @@ INLINE void NAME(write_tile)(const batch *B, long n, long m, long j, const doubl
 }
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
-                                       const double *decay, double *V) {
+                                       const double *decay, int in_blocks, double *V) {
     const long Q = P->Q, C = S->C, Mpad = P->Mpad, most = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS));
     const long in_lists = lists_size(C + 1, GROUP_ROWS), in_batch = batch_size(P, most);
     char *work = allocate(sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + in_batch + most / GROUP_ROWS * in_lists);
@@ -181,9 +183,10 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
             sort_lists(all + i);
         }
         const double *products = B.products;
+        double *block = V;
         for (long m = 0; m < Mpad; m += ROWS)
-            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, products += Q * BLOCK) {
-                const long size = block_size(P, j0);
+            for (long j0 = m; j0 < Mpad; j0 += BLOCK / ROWS, products += Q * BLOCK, block += (C + 1) * BLOCK) {
+                const long size = block_size(P, j0), place = panel_place(Mpad, j0, m);
                 memset(sums, 0, (C + 1) * BLOCK * sizeof(double));
                 for (long n = 0; n < count; n += GROUP_ROWS) {
                     for (long u = n; u < min(n + GROUP_ROWS, count); u += COLUMNS) {
@@ -194,7 +197,8 @@ TARGET static int NAME(forward_groups)(const problem *P, const double *mask, con
                     }
                     NAME(combine_all)(all + n / GROUP_ROWS, size, sums, E);
                 }
-                write_block(S, sums, size, panel_place(Mpad, j0, m), panels_size(Mpad), decay, first > n0, V);
+                if (in_blocks) write_block(S, sums, size, place, BLOCK, decay, first > n0, block);
+                else write_block(S, sums, size, place, panels_size(Mpad), decay, first > n0, V + place);
             }
     }
     free(work);
@@ -286,19 +290,25 @@ NOINLINE void NAME(finish_row)(const problem *P, const batch *B, const NAME(sums
 }
 
 // grad_z from dz (Q, width) and D
-static void NAME(finish_points)(const problem *P, const batch *B, const double *dz, const double *D, double *grad_z) {
+NOINLINE void NAME(finish_points)(const problem *P, const batch *B, double *dz, const double *D, double *grad_z) {
     const long M = P->M, Q = P->Q, width = B->width;
-    for (long m = 0; m < M; m++)
-        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[q * width + m];
     for (long m = 0; m < P->Mpad; m += ROWS)
         for (long j0 = m; j0 < P->Mpad; j0 += BLOCK / ROWS)
-            for (long q = 0; q < Q; q++, D += BLOCK)
-                for (long e = 0; e < block_size(P, j0); e++) {
-                    const long i = m + e % ROWS, j = j0 + e / ROWS;
-                    if (i >= M || j >= M) continue;
-                    grad_z[i * Q + q] -= D[e] * B->z[q * width + j];
-                    grad_z[j * Q + q] -= D[e] * B->z[q * width + i];
+            for (long q = 0; q < Q; q++, D += BLOCK) {
+                const double *z = B->z + q * width;
+                double *own = dz + q * width;
+                for (long j = j0; j < j0 + block_size(P, j0) / ROWS; j++) {
+                    const double *pairs = D + (j - j0) * ROWS;
+                    double total = 0;
+                    each (long i = 0; i < ROWS; i++) {
+                        own[m + i] -= pairs[i] * z[j];
+                        total += pairs[i] * z[m + i];
+                    }
+                    own[j] -= total;
                 }
+            }
+    for (long m = 0; m < M; m++)
+        for (long q = 0; q < Q; q++) grad_z[m * Q + q] = dz[q * width + m];
 }
 
 TARGET static int NAME(backward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
@@ -456,14 +466,14 @@ static int find_groups(groups *S, long N, long C, const double *mask) {
     return !S->full;
 }
 
-// A block of V (C,S), panels of all groups, of `size` numbers from e on, from the sums of its rows, of which the last group
-// is that of all of them. Of later rows it is added to V.
-static void write_block(const groups *S, const double *sums, long size, long e, long panels, const double *decay, int later,
+// A block of V, panels of all groups, `apart` from each other, of `size` numbers from the number e of the panels on, from the
+// sums of its rows, of which the last group is that of all of them. Of later rows it is added to V.
+static void write_block(const groups *S, const double *sums, long size, long e, long apart, const double *decay, int later,
                         double *V) {
     const double *all = sums + S->C * BLOCK;
     for (long c = 0; c < S->C; c++) {
         const double *own = sums + c * BLOCK, full = S->full[c];
-        double *to = V + c * panels + e;
+        double *to = V + c * apart;
         prefetch_block(to + BLOCK);
         if (later)
             for (long i = 0; i < size; i++) to[i] += (own[i] + full * all[i]) * decay[e + i];

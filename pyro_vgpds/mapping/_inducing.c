@@ -502,8 +502,8 @@ int inducing_joint_gradients(long M, long Q, const double *z, const double *w, d
         for (long j = 0; j < M; j++) {
             const long at = i * M + j, turned = j * M + i;
             const double of_K = g_K[at] * (K[at] - (i == j ? jitter : 0));
-            const double of_decay = 0.5 * (g[at] * psi2[at] + g[turned] * psi2[turned]);
-            g_sums[at] = g[at] * decay[at];
+            const double of_decay = g ? 0.5 * (g[at] * psi2[at] + g[turned] * psi2[turned]) : psi2[at];
+            if (g) g_sums[at] = g[at] * decay[at];
             total += of_K + 2 * of_decay;
             work[i * ld + j] = -0.5 * of_K - 0.25 * of_decay;
         }

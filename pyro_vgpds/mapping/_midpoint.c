@@ -583,14 +583,15 @@ int midpoint_backward(long single, long N, long M, long Q, const double *a, cons
 }
 
 // The same for groups of rows. V (C,S), panels (_panels.h), times decay (M,M), symmetric, if that is not null, is
-// overwritten.
+// overwritten. `in_blocks`: V is as `packed` of grouped_pack, whose numbers after those of all groups are not written.
 int grouped_forward(long N, long M, long Q, long C, const double *a, const double *r, const double *mu,
-                    const double *z, const double *mask, long n0, long n1, const double *decay, double *V) {
+                    const double *z, const double *mask, long n0, long n1, const double *decay, long in_blocks,
+                    double *V) {
     const problem P = setup(N, M, Q, a, r, mu, z);
     groups S;
     double *factor = make_decay(M, decay, 1);
     const int failed = find_groups(&S, N, C, mask) || !P.z || !factor;
-    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, V);
+    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, (int)in_blocks, V);
     free(P.z);
     free(S.full);
     free(factor);

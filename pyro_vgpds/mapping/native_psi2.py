@@ -59,7 +59,7 @@ _library = Library(
     f"{__package__}._midpoint",
     midpoint_forward="nnnn pppp nn p",
     midpoint_backward="nnnn pppp nn ppppp",
-    grouped_forward="nnnn ppppp nn pp",
+    grouped_forward="nnnn ppppp nn pnp",
     grouped_pack="nnn pppppp",
     grouped_backward="nnnn ppppp nn ppppp",
 )
@@ -108,9 +108,10 @@ def row_work(rows: int, points: int, dims: int, groups: int = 0) -> float:
     return rows * points * (points + 1) / 2 * (_EXP + dims + groups)
 
 
-def entries() -> tuple[int, int]:
-    """The addresses of the compiled sums over all rows and of their gradients, 0 if they were not built."""
-    return _library.address("midpoint_forward"), _library.address("midpoint_backward")
+def entries() -> tuple[int, ...]:
+    """The addresses of the functions that ``_bound.c`` calls, 0 if they were not built."""
+    names = "midpoint_forward", "midpoint_backward", "grouped_forward", "grouped_backward"
+    return tuple(map(_library.address, names))
 
 
 def run_with(loops: Sequence[Loop], rows: int, mask: Tensor | None) -> list[Any]:
@@ -134,7 +135,7 @@ def forward_loop(
         _check_kind(decay)
     inputs = (a, r, mu, z, mask)
     if mask is not None:
-        return _loop("forward", inputs, lambda: (decay, a.new_empty(len(mask), panels_size(len(z)))), added)
+        return _loop("forward", inputs, lambda: (decay, None, a.new_empty(len(mask), panels_size(len(z)))), added)
     return _loop(
         "forward", inputs, lambda: (a.new_empty(1, len(z), len(z)),),
         added if decay is None else lambda outputs: added(outputs).mul_(decay),

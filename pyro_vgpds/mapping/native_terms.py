@@ -18,7 +18,7 @@ from pyro_vgpds.compiled import Library, chunks, run
 from pyro_vgpds.mapping import panels
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
 
-__all__ = ["GroupGradients", "GroupParts", "entry", "group_parts", "is_compiled"]
+__all__ = ["GroupGradients", "GroupParts", "entries", "group_parts", "is_compiled"]
 
 _MOST = 256  # inducing variables up to which the matrices of a group fit the cache
 
@@ -46,9 +46,9 @@ class GroupParts(NamedTuple):
 _library = Library(f"{__package__}._terms", terms_groups="nnn pppppp nn ppppp")
 
 
-def entry() -> int:
-    """The address of the compiled function, 0 if it was not built."""
-    return _library.address("terms_groups")
+def entries() -> tuple[int, int]:
+    """The addresses of the functions that ``_bound.c`` calls, 0 if they were not built."""
+    return _library.address("terms_groups"), _library.address("terms_in_place")
 
 
 def is_compiled(v: Tensor, psi2: Tensor) -> bool:
@@ -78,7 +78,7 @@ def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool
         raise ValueError("psi2 must be panels (C, S)")
     work = size * points * points * (points / 2 + (1.5 if gradients else 0.5) * width)
     ranges = chunks(size, 1, work)
-    results = psi2.new_empty(size, 5)
+    results = psi2.new_empty(size, 6)
     g_v, g_psi2 = (psi2.new_empty(shape) if gradients else None for shape in (v.shape, psi2.shape))
     sums = [psi2.new_empty(2, points, points) if gradients else None for _ in ranges]
     function = _library.function("terms_groups")
@@ -93,7 +93,7 @@ def group_parts(groups: GroupStatistics, covariance: Covariance, gradients: bool
         raise MemoryError("the compiled terms of groups ran out of memory")
     if any(status):
         return None
-    value, least, slack, g_psi0, g_beta = results.unbind(1)
+    value, least, slack, _, g_psi0, g_beta = results.unbind(1)
     found = None
     if g_v is not None and g_psi2 is not None:
         direct, through = functools.reduce(torch.Tensor.add_, [x for x in sums if x is not None])  # in their order

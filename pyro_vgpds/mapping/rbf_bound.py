@@ -58,9 +58,9 @@ def rbf_bound(
     inputs = BoundInputs(mean, variance, z, *parameters, noise)
     wanted = need_gradients(inputs)
     with torch.no_grad():
-        if communicator.size == 1 and bound_is_compiled(noise, groups):
-            found = compiled_bound(inputs, groups, jitter, wanted)
-        else:
+        compiled = communicator.size == 1 and bound_is_compiled(noise, groups)
+        found = compiled_bound(inputs, groups, jitter, wanted) if compiled else None
+        if found is None:
             found = _evaluate(inputs, groups, jitter, communicator, wanted)
     return None if found is None else ValueAndGrads(found[0], inputs, found[1])
 
