@@ -25,12 +25,15 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Kernel, KernelValue
+from pyro_vgpds.kernels.constant import WhiteValue
+from pyro_vgpds.kernels.values import SumValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "training_frames"]
+__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "path_at", "training_frames"]
 
 _KNOWN = 1e10  # precision of a known residual, relative to its variance
 
@@ -65,6 +68,21 @@ class Correlation:
         """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
+    def split(self, t: Tensor) -> tuple[KernelValue, Tensor, Tensor] | None:
+        """The kernel without its white parts, and their variances; None if it is no sum of white noise and a kernel
+        whose variance is the same at all times (n,).
+        """
+        leaves = _terms(self.kernel)
+        rest = [part for part in leaves if not isinstance(part, WhiteValue)]
+        if not rest or len(rest) == len(leaves) or not len(t):
+            return None
+        smooth = rest[0] if len(rest) == 1 else SumValue(rest)
+        own, total = (each.to(t).reshape(-1) for each in (smooth.diag(t), self.kernel.diag(t)))
+        crossed = smooth.gram(t[:1], t[:1]).to(t).reshape(())  # without white noise inside a product
+        if not bool(torch.isclose(own, crossed).all()) or not bool(own[0] > 0.0):
+            return None
+        return smooth, own[0], total[0] - own[0]
+
     def deviations(self, t: Tensor) -> Tensor:
         """The kernel's standard deviations, (n,)."""
         return self.kernel.diag(t).to(t).reshape(-1).sqrt()
@@ -79,17 +97,27 @@ class Correlation:
         """
         if self.kernel.state_dim is None:
             return None
-        merged, order = torch.cat([t, t_new]).sort(stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        prior = TemporalGP(self.kernel, Times(merged), left.shape[1], structure="markov")
         deviation = self.deviations(t).unsqueeze(-1)
         lam = torch.isfinite(left) * (_KNOWN * _inverse(deviation).square())
-        eta, lam = (
-            torch.nn.functional.pad(x, (0, 0, 0, len(t_new)))[order]
-            for x in (lam * deviation * left.nan_to_num(0.0), lam)
-        )
-        return OpperArchambeau.from_natural(prior, eta, lam).frames(place[len(t) :])
+        return path_at(self.kernel, t, lam * deviation * left.nan_to_num(0.0), lam, t_new)
+
+
+def path_at(kernel: KernelValue, t: Tensor, eta: Tensor, lam: Tensor, t_new: Tensor) -> GaussianPath:
+    """Paths with a kernel at new times (T,), given Gaussian factors exp(η x − ½ λ x²) (n, d) at times t (n,)."""
+    merged, order = torch.cat([t, t_new]).sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    structure = "dense" if kernel.state_dim is None else "markov"
+    prior = TemporalGP(kernel, Times(merged), lam.shape[1], structure=structure)
+    eta, lam = (torch.nn.functional.pad(x, (0, 0, 0, len(t_new)))[order] for x in (eta, lam))
+    return OpperArchambeau.from_natural(prior, eta, lam).frames(place[len(t) :])
+
+
+def _terms(value: KernelValue | MappingValue) -> list[KernelValue]:
+    """The terms of a sum, and of the sums in it."""
+    if isinstance(value, SumValue):
+        return [term for part in value.parts for term in _terms(part)]
+    return [value] if isinstance(value, KernelValue) else []
 
 
 def _inverse(deviation: Tensor) -> Tensor:
