@@ -109,8 +109,8 @@ class FittedModel(BasePredictor):
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, SiteGP):
                 _check_plain(likelihood, noise_variance=noise_variance, output_scale=output_scale)
-                if residual is not None:
-                    check_residual(residual, likelihood.outputs, data.times.t)
+                if residual is not None and self.correlation is not None:
+                    check_residual(self.correlation, residual, likelihood.outputs)
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
             states, summary = (_state(model), _state(guide)), summary_of(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual))

@@ -2,13 +2,13 @@
 r"""Residuals of Student-t outputs that are correlated in time.
 
 Outliers of real recordings come in runs, which independent noise takes for outliers one by one. With a kernel of time
-k = s + w δ, the sum of a path's kernel s and white noise w, the noise of an output in a sequence is
+k + w δ, the sum of a path's kernel and white noise, the noise of an output in a sequence is
 
-.. math:: e_d(t) + \sqrt{w}\, σ_d\, ε, \qquad e_d \sim GP\big(0, σ_d^2 s\big), \qquad ε \sim \text{Student-t}(ν),
+.. math:: e_d(t) + \sqrt{w}\, σ_d\, ε, \qquad e_d \sim GP\big(0, σ_d^2 k\big), \qquad ε \sim \text{Student-t}(ν),
 
-where s and w are divided by k(t, t), so that many degrees of freedom give the noise of Gaussian outputs
-(``prediction/residuals.py``). Given its mean and variance, e + f determines a weight of each observed entry, as f does
-in training, and given the weights e is Gaussian. The two are updated in turn.
+with the trained scale σ_d. The variances of the kernel count, since the noise of the likelihood may have none to
+divide. Given the mean and variance of e, each observed entry has a weight, as it has in training given those of f.
+Given the weights, e is Gaussian. The two are updated in turn.
 """
 
 from __future__ import annotations
@@ -32,19 +32,16 @@ __all__ = ["OutputResiduals", "check_residual"]
 _UPDATES = 6  # of the weights
 
 
-def check_residual(kernel: Kernel, outputs: LikelihoodValue, t: Tensor) -> None:
-    """Raise a ValueError if residuals of these outputs cannot have the kernel.
-
-    :param t: the training times.
-    """
+def check_residual(correlation: Correlation, kernel: Kernel, outputs: LikelihoodValue) -> None:
+    """Raise a ValueError if residuals of these outputs cannot have the kernel, whose correlation is given."""
     if not isinstance(outputs.likelihood, StudentT):
         raise ValueError(
             f"residual needs Gaussian or Student-t outputs, but the likelihood is {outputs.likelihood}; got {kernel}."
         )
-    if Correlation.read(kernel, t).split(t) is None:
+    if correlation.split() is None:
         raise ValueError(
-            "residual of Student-t outputs must be the sum of White() and a kernel whose variance is the same at all "
-            f"times, such as Matern32(1.0, 0.3) + White(1.0), but got {kernel}."
+            "residual of Student-t outputs must be the sum of White() and another kernel, such as "
+            f"Matern32(1.0, 0.3) + White(1.0), but got {kernel}."
         )
 
 
@@ -64,11 +61,11 @@ class OutputResiduals(Residuals):
         outputs: LikelihoodValue,
     ) -> None:
         super().__init__(correlation, inducing, t_new, sequences)
-        found = correlation.split(inducing.data.times.in_double.t)
+        found = correlation.split()
         assert found is not None
-        self._kernel, variance, white = found
+        self._kernel, white = found
         scale, df = outputs.parameters.scale.detach().double(), outputs.parameters.df.detach().double()
-        self.scale = (scale / (variance + white).sqrt()).expand(inducing.num_outputs)  # of a path with the kernel
+        self.scale = scale.expand(inducing.num_outputs)
         values = SimpleNamespace(scale=self.scale * white.sqrt(), df=df)
         self.outputs = LikelihoodValue(outputs.likelihood, values, outputs.offset)
 

@@ -39,8 +39,8 @@ _KERNELS: tuple[tuple[type[Matern12 | Matern32], float, float], ...] = (
     (Matern12, 1.5, 0.1),
     (Matern12, 3.0, 0.1),
 )
-#: and of those of Student-t outputs, whose white part has the outliers
-_WHITER: tuple[tuple[type[Matern12 | Matern32], float, float], ...] = ((Matern32, 2.0, 0.5), (Matern32, 4.0, 0.5))
+#: more of Student-t outputs: lengthscale in frames, and variances of the Matérn 3/2 and the white part
+_WHITER = ((4.0, 0.5, 0.5), (4.0, 1.0, 0.7))
 _GAIN = 0.005  # nats for each hidden entry by which a kernel must be better than white noise
 _SHARE = 0.1  # of the entries that are hidden
 _STEPS = 10  # of q(X) without them
@@ -111,8 +111,9 @@ def _best(blind: FittedModel, split: Split) -> Kernel | None:
         variance = uncertain + noise
         return -0.5 * float(((value - mean - shift).square() / variance + variance.log()).mean())
 
-    candidates = _KERNELS if outputs is None else _KERNELS + _WHITER
-    kernels = [kind(1.0 - white, scale * step) + White(white) for kind, scale, white in candidates]
+    kernels = [kind(1.0 - white, scale * step) + White(white) for kind, scale, white in _KERNELS]
+    if outputs is not None:
+        kernels += [Matern32(own, scale * step) + White(white) for scale, own, white in _WHITER]
     best, kernel = max(((density(kernel), kernel) for kernel in kernels), key=lambda pair: pair[0])
     return kernel if best > density(None) + _GAIN else None
 

@@ -68,20 +68,14 @@ class Correlation:
         """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
-    def split(self, t: Tensor) -> tuple[KernelValue, Tensor, Tensor] | None:
-        """The kernel without its white parts, and their variances; None if it is no sum of white noise and a kernel
-        whose variance is the same at all times (n,).
-        """
-        leaves = _terms(self.kernel)
-        rest = [part for part in leaves if not isinstance(part, WhiteValue)]
-        if not rest or len(rest) == len(leaves) or not len(t):
+    def split(self) -> tuple[KernelValue, Tensor] | None:
+        """The kernel without its white terms, and their variance; None if it is no sum of white noise and others."""
+        terms = _terms(self.kernel)
+        rest = [term for term in terms if not isinstance(term, WhiteValue)]
+        if not rest or len(rest) == len(terms):
             return None
-        smooth = rest[0] if len(rest) == 1 else SumValue(rest)
-        own, total = (each.to(t).reshape(-1) for each in (smooth.diag(t), self.kernel.diag(t)))
-        crossed = smooth.gram(t[:1], t[:1]).to(t).reshape(())  # without white noise inside a product
-        if not bool(torch.isclose(own, crossed).all()) or not bool(own[0] > 0.0):
-            return None
-        return smooth, own[0], total[0] - own[0]
+        white = sum(term.variance.sum() for term in terms if isinstance(term, WhiteValue))
+        return rest[0] if len(rest) == 1 else SumValue(rest), torch.as_tensor(white).double()
 
     def deviations(self, t: Tensor) -> Tensor:
         """The kernel's standard deviations, (n,)."""
