@@ -41,6 +41,7 @@ _KERNELS: tuple[tuple[type[Matern12 | Matern32], float, float], ...] = (
 )
 #: more of Student-t outputs: lengthscale in frames, and variances of the Matérn 3/2 and the white part
 _WHITER = ((4.0, 0.5, 0.5), (4.0, 1.0, 0.7))
+_SHORT = 1e-3  # lengthscale, in frames, of a path that carries nothing
 _GAIN = 0.005  # nats for each hidden entry by which a kernel must be better than white noise
 _SHARE = 0.1  # of the entries that are hidden
 _STEPS = 10  # of q(X) without them
@@ -112,10 +113,13 @@ def _best(blind: FittedModel, split: Split) -> Kernel | None:
         return -0.5 * float(((value - mean - shift).square() / variance + variance.log()).mean())
 
     kernels = [kind(1.0 - white, scale * step) + White(white) for kind, scale, white in _KERNELS]
+    white_ones: list[Kernel | None] = [None]
     if outputs is not None:
         kernels += [Matern32(own, scale * step) + White(white) for scale, own, white in _WHITER]
+        # wider noise alone is no reason for a correlation
+        white_ones += [Matern32(own, _SHORT * step) + White(white) for _, own, white in _WHITER]
     best, kernel = max(((density(kernel), kernel) for kernel in kernels), key=lambda pair: pair[0])
-    return kernel if best > density(None) + _GAIN else None
+    return kernel if best > max(map(density, white_ones)) + _GAIN else None
 
 
 def _density(

@@ -83,9 +83,7 @@ def test_what_needs_gaussian_outputs(posts):
     for options in ({"noise_variance": 0.1}, {"output_scale": [1.0, 1.0, 1.0]}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} needs Gaussian outputs, but"):
             Posterior(model, guide, post.data, **options)
-    with pytest.raises(
-        ValueError, match="residual needs Gaussian or Student-t outputs, but the likelihood is Neg"
-    ):
+    with pytest.raises(ValueError, match="residual needs Gaussian or Student-t outputs, but the likelihood is Neg"):
         Posterior(model, guide, post.data, residual=Bias() + White())
     for name in ("calibrate", "residual_variance", "hidden_variance"):
         with pytest.raises(ValueError, match=f"{name} needs Gaussian outputs"):
