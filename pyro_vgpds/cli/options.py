@@ -18,7 +18,7 @@ from pyro_vgpds.inference.data_checks import check_dated
 from pyro_vgpds.kernels import Kernel, parse_kernel
 from pyro_vgpds.likelihoods import parse_likelihood
 from pyro_vgpds.likelihoods.base import Likelihood
-from pyro_vgpds.likelihoods.families import Gaussian
+from pyro_vgpds.likelihoods.families import Gaussian, StudentT
 from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.prediction.ensemble import Ensemble
 from pyro_vgpds.prediction.fitted import predict_with
@@ -30,7 +30,7 @@ __all__ = [
     "single_only", "with_options", "with_posterior_options",
 ]  # fmt: skip
 
-_GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor", "--residual")  # arguments for Gaussian outputs
+_GAUSSIAN = ("--one-noise", "--calibrate", "--noise-factor")  # arguments for Gaussian outputs
 
 
 def add_options(parser: argparse.ArgumentParser, which: str) -> None:
@@ -90,8 +90,11 @@ def with_posterior_options(args: argparse.Namespace, posterior: Posterior) -> Po
     if args.noise_factor is None and residual is None:
         return posterior
     if posterior.likelihood is not None:
-        name = "--noise-factor" if residual is None else "--residual"
-        raise UsageError(f"{name} needs Gaussian outputs, but the likelihood is {posterior.likelihood.likelihood}.")
+        likelihood = posterior.likelihood.likelihood
+        if args.noise_factor is not None:
+            raise UsageError(f"--noise-factor needs Gaussian outputs, but the likelihood is {likelihood}.")
+        if not isinstance(likelihood, StudentT):
+            raise UsageError(f"--residual needs Gaussian or Student-t outputs, but the likelihood is {likelihood}.")
     origin = posterior.origin
     noise = origin.noise_variance if args.noise_factor is None else args.noise_factor * posterior.noise_variance
     try:
@@ -114,6 +117,8 @@ def read_likelihood(args: argparse.Namespace) -> Likelihood | None:
         return None
     if names := given(args, _GAUSSIAN):
         raise UsageError(f"{names[0]} needs Gaussian outputs, but got --likelihood {args.likelihood}.")
+    if given(args, ("--residual",)) and not isinstance(likelihood, StudentT):
+        raise UsageError(f"--residual needs Gaussian or Student-t outputs, but got --likelihood {args.likelihood}.")
     return likelihood
 
 

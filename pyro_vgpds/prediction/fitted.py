@@ -34,6 +34,7 @@ from pyro_vgpds.mapping.site_gp import SiteGP
 from pyro_vgpds.prediction.arguments import SequenceLike, read_scale, read_variance
 from pyro_vgpds.prediction.correlations import Correlations, correlations_of
 from pyro_vgpds.prediction.output_prediction import OutputPrediction, OutputReconstruction
+from pyro_vgpds.prediction.output_residuals import OutputResiduals, check_residual
 from pyro_vgpds.prediction.path_search import Training
 from pyro_vgpds.prediction.predictions import Prediction, Reconstruction
 from pyro_vgpds.prediction.predictor import BasePredictor
@@ -111,9 +112,10 @@ class FittedModel(BasePredictor):
             self.work = bound_work(n, data.num_outputs, latent_dim, basis.size, dense, basis.pair_work)
             if isinstance(likelihood, SiteGP):
                 _check_plain(
-                    likelihood, noise_variance=noise_variance, output_scale=output_scale, residual=residual,
-                    widening=widening or None,
-                )  # fmt: skip
+                    likelihood, noise_variance=noise_variance, output_scale=output_scale, widening=widening or None
+                )
+                if residual is not None and self.correlation is not None:
+                    check_residual(self.correlation, residual, likelihood.outputs)
             noise, scale = read_variance(noise_variance, data), read_scale(output_scale, data)
             states, summary = (_state(model), _state(guide)), summary_of(guide)
             self.origin = Origin(model, guide, values, states, noise, scale, copy.deepcopy(residual), bool(widening))
@@ -217,7 +219,7 @@ class FittedModel(BasePredictor):
             return Prediction(t, path, inducing, **options)
         if full_cov:
             raise ValueError("full_cov=True needs Gaussian outputs: use .covariance of the prediction.")
-        return OutputPrediction(t, path, inducing, outputs, **options)
+        return OutputPrediction(t, path, inducing, outputs, residuals=residuals, **options)
 
     def predict_from(
         self, t: Tensor, path: TorchDistribution, inducing: InducingPosterior, *, residuals: Residuals | None = None,
@@ -227,7 +229,7 @@ class FittedModel(BasePredictor):
         outputs = self._likelihood_at(t)
         if outputs is None:
             return Reconstruction(t, path, inducing, residuals=residuals, **options)
-        return OutputReconstruction(t, path, inducing, outputs, **options)
+        return OutputReconstruction(t, path, inducing, outputs, residuals=residuals, **options)
 
     @property
     def noise_variance(self) -> Tensor:
@@ -256,7 +258,11 @@ class FittedModel(BasePredictor):
         self, inducing: InducingPosterior, t: Tensor, frames: list[tuple[Tensor, Tensor]]
     ) -> Residuals | None:
         """Residuals carried to the frames at ``t``; None if the noise is white."""
-        return None if self.correlation is None else Residuals(self.correlation, inducing, t, frames)
+        if self.correlation is None:
+            return None
+        if self.likelihood is None:
+            return Residuals(self.correlation, inducing, t, frames)
+        return OutputResiduals(self.correlation, inducing, t, frames, self.likelihood)
 
 
 def predict_with(posterior: F, **options: Tensor | Kernel | bool | None) -> F:

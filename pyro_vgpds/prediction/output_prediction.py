@@ -20,9 +20,11 @@ from pyro_vgpds.mapping.posterior_gp import PosteriorGP
 from pyro_vgpds.prediction.arguments import expose
 from pyro_vgpds.prediction.correlations import Correlations
 from pyro_vgpds.prediction.marginals import drop_known, hidden_covariance, put_known
+from pyro_vgpds.prediction.output_residuals import OutputResiduals
 from pyro_vgpds.prediction.outputs import Parts
 from pyro_vgpds.prediction.predictions import Functions, Prediction, Reconstruction
 from pyro_vgpds.prediction.quantiles import Weighted, mixture_cdf, mixture_log_probs, mixture_quantiles
+from pyro_vgpds.prediction.residuals import Residuals
 from pyro_vgpds.threads import thread_limited
 from pyro_vgpds.types import ArrayLike
 
@@ -54,7 +56,12 @@ class OutputPrediction(Prediction):
 
     With ``include_noise=False`` it is the distribution of the rate: the mean of the output given f.
 
-    :param outputs: the likelihood at its parameters. Other parameters as in :class:`~pyro_vgpds.Prediction`.
+    With residuals e that are correlated in time, f + e takes the place of f, and the likelihood has the scale of the
+    white part. The distribution of the rate is that of the mapping alone.
+
+    :param outputs: the likelihood at its parameters.
+    :param residuals: residuals carried to these times. Default: the noise is white. Other parameters as in
+        :class:`~pyro_vgpds.Prediction`.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class OutputPrediction(Prediction):
         *,
         include_noise: bool = True,
         observed: Tensor | None = None,
+        residuals: Residuals | None = None,
         correlations: Correlations | None = None,
         parts: Parts | None = None,
     ) -> None:
@@ -73,9 +81,19 @@ class OutputPrediction(Prediction):
             t, path, inducing, include_noise=include_noise, observed=observed, correlations=correlations, parts=parts
         )
         self.outputs = outputs
+        self._paths = residuals if isinstance(residuals, OutputResiduals) else None
         self._exact: tuple[Tensor, Tensor] | None = None
 
     is_gaussian = False
+
+    @property
+    def _carried(self) -> OutputResiduals | None:
+        return self._paths if self.include_noise else None
+
+    @property
+    def _given(self) -> LikelihoodValue:
+        """The likelihood given the functions and what is carried of residuals."""
+        return self.outputs if self._carried is None else self._carried.outputs
 
     @property
     def is_whole(self) -> Tensor:
@@ -128,20 +146,25 @@ class OutputPrediction(Prediction):
         return self._exact
 
     def _functions(self, num_nodes: int, widen: bool = True) -> Iterator[tuple[slice, LikelihoodValue, Tensor, Tensor]]:
-        """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each.
+        """Rows, the likelihood there, and mean and variance of the functions given draws of x, (S, T, F) each, with
+        what is carried of residuals.
 
         The arrays will be multiplied by ``num_nodes`` nodes of each function value; ``widen`` is for
         :func:`~pyro_vgpds.likelihoods.quadrature.with_moments`.
         """
         mean, variance, exact = self.path.mean.double(), self.path.variance.double(), self._function_moments()
         z = normal_draws(_DRAWS, mean.shape[1]).to(mean)
+        shift, noise = (None, None) if self._carried is None else self._carried.path_moments()
         step = max(1, _BLOCK // (_DRAWS * num_nodes * self.inducing.num_outputs))
         for start in range(0, len(mean), step):
             rows = slice(start, min(start + step, len(mean)))
             x = mean[rows] + variance[rows].sqrt() * z.unsqueeze(-2)  # (S, T, Q)
             centre, spread = PosteriorGP(x, self.inducing, include_noise=False).moments()
             moments = (part[rows] for part in exact)
-            yield rows, self.outputs.rows(rows), *with_moments(centre, spread.clamp_min(0.0), *moments, widen=widen)
+            centre, spread = with_moments(centre, spread.clamp_min(0.0), *moments, widen=widen)
+            if shift is not None and noise is not None:
+                centre, spread = centre + shift[rows], spread + noise[rows]
+            yield rows, self._given.rows(rows), centre, spread
 
     def _nodes(self, has_steps: bool = False, widen: bool = True) -> Iterator[_Nodes]:
         """Function values that stand for the distribution of each entry, some frames at a time: more of them for
@@ -216,7 +239,9 @@ class OutputPrediction(Prediction):
             f = PosteriorGP(self.path.sample((num_samples,)), self.inducing, include_noise=False).sample()
             if self.correlations is not None:
                 f += self.correlations.sample(self.inducing, num_samples)
-            y = self.outputs.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
+            if self._carried is not None:
+                f += self._carried.sample(num_samples)
+            y = self._given.distribution(f).sample() if self.include_noise else self.outputs.moments(f)[0]
             return put_known(self.observed, y).to(self.t.dtype)
 
     @thread_limited

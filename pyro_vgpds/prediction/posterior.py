@@ -75,14 +75,16 @@ class Posterior(FittedModel):
         constant over a sequence, ``Matern32(1.0, 0.3) + White(0.5)`` for one that drifts. It divides the noise variance
         (only its correlations count), separately for each output and sequence, and carries the residuals of observed
         frames to the other frames of the sequence. A sequence of n frames costs O(n), or O(n³) for each pattern of
-        observed frames if the kernel has no state-space form. Predictions without noise are of the mapping alone. None
-        for white noise. Default: white noise, or if entries of the data are missing and the outputs are Gaussian, the
-        best of a few kernels by the density of hidden training entries (:doc:`/mathematics`), which takes about a third
-        of the time of training.
+        observed frames if the kernel has no state-space form. Predictions without noise are of the mapping alone.
+        Student-t outputs have a sum of ``White()`` and another kernel, whose variances are relative to their squared
+        scale. None for white noise. Default: white noise, or if entries of the data are missing and the outputs are
+        Gaussian or Student-t, the best of a few kernels by the density of hidden training entries
+        (:doc:`/mathematics`), which takes about a third of the time of training.
     :param widening: multiply the variance of the function at missing entries of training frames by the square root of
         the length of the gap, at most ten frames, if other outputs of the frame were observed (:doc:`/mathematics`).
         Default: if ``residual`` is not given and the outputs are Gaussian.
-    :raises ValueError: if guide, model and data do not belong together, or ``noise_variance`` is not positive.
+    :raises ValueError: if guide, model and data do not belong together, ``noise_variance`` is not positive, or outputs
+        that are not Gaussian cannot have such residuals.
     :raises TypeError: if ``guide``, ``residual`` or ``widening`` has another type, or ``x`` of the guide has no mean or
         variance.
 

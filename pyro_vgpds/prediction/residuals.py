@@ -25,12 +25,15 @@ from torch.linalg import solve_triangular
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.data.times import Times
 from pyro_vgpds.kernels import Kernel, KernelValue
+from pyro_vgpds.kernels.constant import WhiteValue
+from pyro_vgpds.kernels.values import SumValue
 from pyro_vgpds.linalg import cholesky
 from pyro_vgpds.mapping.inducing import InducingPosterior
+from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "training_frames"]
+__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "path_at", "training_frames"]
 
 _KNOWN = 1e10  # precision of a known residual, relative to its variance
 
@@ -65,6 +68,15 @@ class Correlation:
         """(n, m), between different frames."""
         return self._scaled(self.kernel.gram(a, b), a, b)
 
+    def split(self) -> tuple[KernelValue, Tensor] | None:
+        """The kernel without its white terms, and their variance; None if it is no sum of white noise and others."""
+        terms = _terms(self.kernel)
+        rest = [term for term in terms if not isinstance(term, WhiteValue)]
+        if not rest or len(rest) == len(terms):
+            return None
+        white = sum(term.variance.sum() for term in terms if isinstance(term, WhiteValue))
+        return rest[0] if len(rest) == 1 else SumValue(rest), torch.as_tensor(white).double()
+
     def deviations(self, t: Tensor) -> Tensor:
         """The kernel's standard deviations, (n,)."""
         return self.kernel.diag(t).to(t).reshape(-1).sqrt()
@@ -79,17 +91,27 @@ class Correlation:
         """
         if self.kernel.state_dim is None:
             return None
-        merged, order = torch.cat([t, t_new]).sort(stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        prior = TemporalGP(self.kernel, Times(merged), left.shape[1], structure="markov")
         deviation = self.deviations(t).unsqueeze(-1)
         lam = torch.isfinite(left) * (_KNOWN * _inverse(deviation).square())
-        eta, lam = (
-            torch.nn.functional.pad(x, (0, 0, 0, len(t_new)))[order]
-            for x in (lam * deviation * left.nan_to_num(0.0), lam)
-        )
-        return OpperArchambeau.from_natural(prior, eta, lam).frames(place[len(t) :])
+        return path_at(self.kernel, t, lam * deviation * left.nan_to_num(0.0), lam, t_new)
+
+
+def path_at(kernel: KernelValue, t: Tensor, eta: Tensor, lam: Tensor, t_new: Tensor) -> GaussianPath:
+    """Paths with a kernel at new times (T,), given Gaussian factors exp(η x − ½ λ x²) (n, d) at times t (n,)."""
+    merged, order = torch.cat([t, t_new]).sort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    structure = "dense" if kernel.state_dim is None else "markov"
+    prior = TemporalGP(kernel, Times(merged), lam.shape[1], structure=structure)
+    eta, lam = (torch.nn.functional.pad(x, (0, 0, 0, len(t_new)))[order] for x in (eta, lam))
+    return OpperArchambeau.from_natural(prior, eta, lam).frames(place[len(t) :])
+
+
+def _terms(value: KernelValue | MappingValue) -> list[KernelValue]:
+    """The terms of a sum, and of the sums in it."""
+    if isinstance(value, SumValue):
+        return [term for part in value.parts for term in _terms(part)]
+    return [value] if isinstance(value, KernelValue) else []
 
 
 def _inverse(deviation: Tensor) -> Tensor:

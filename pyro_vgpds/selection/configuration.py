@@ -104,7 +104,9 @@ class Configuration:
             guide = AutoOpperArchambeau(model)
             if fit(model, guide, data, self.num_steps, progress=False).stopped == "interrupted":
                 raise KeyboardInterrupt  # fit keeps what it has; a comparison must not continue with the next model
-            return Posterior(model, guide, data, residual=None)  # auto compares settings of the noise itself
+            if check_likelihood(self.likelihood) is None:
+                return Posterior(model, guide, data, residual=None)  # auto compares settings of the noise itself
+            return Posterior(model, guide, data)
 
     def kernel(self) -> Kernel | None:
         """The mapping kernel; None for the default."""

@@ -14,6 +14,7 @@ from pyro_vgpds import VGPDS, Ensemble, Posterior, PosteriorMixture, Sequences, 
 from pyro_vgpds.cli import main
 from pyro_vgpds.cli.options import likelihood_facts, likelihood_text
 from pyro_vgpds.inference.guides import AutoOpperArchambeau
+from pyro_vgpds.kernels import parse_kernel
 from pyro_vgpds.likelihoods import Bernoulli, Binomial, ByColumn, NegativeBinomial, StudentT
 from pyro_vgpds.training import fit
 
@@ -153,7 +154,10 @@ def test_training_goes_on_from_a_checkpoint(files, tmp_path):
         (["--likelihood", "bernoulli", "--one-noise"], "--one-noise needs Gaussian outputs, but got --likelihood bern"),
         (["--likelihood", "bernoulli", "--calibrate", "impute"], "--calibrate needs Gaussian outputs, but got --likel"),
         (["--likelihood", "bernoulli", "--noise-factor", "2"], "--noise-factor needs Gaussian outputs, but got --like"),
-        (["--likelihood", "bernoulli", "--residual", "white"], "--residual needs Gaussian outputs, but got --likeliho"),
+        (
+            ["--likelihood", "bernoulli", "--residual", "white"],
+            "--residual needs Gaussian or Student-t outputs, but got",
+        ),
         (
             ["--likelihood", "bernoulli", "--task", "forecast", "--latent-dim", "2"],
             "--task cannot be combined with --latent-dim, which trains a single model without a comparison.",
@@ -276,11 +280,22 @@ def test_every_way_to_give_impossible_outputs():
             call()
 
 
-@pytest.mark.parametrize(("option", "value"), [("--noise-factor", "2"), ("--residual", "white(variance=1)")])
-def test_options_of_gaussian_noise(files, capsys, option, value):
+@pytest.mark.parametrize(
+    ("option", "value", "kinds"),
+    [("--noise-factor", "2", "Gaussian"), ("--residual", "white(variance=1)", "Gaussian or Student-t")],
+)
+def test_options_of_gaussian_noise(files, capsys, option, value, kinds):
     assert run("forecast", files.c, "--until", "13", option, value) == 2
-    message = f"{option} needs Gaussian outputs, but the likelihood is NegativeBinomial(dispersion=(4 values))."
+    message = f"{option} needs {kinds} outputs, but the likelihood is NegativeBinomial(dispersion=(4 values))."
     assert message in capsys.readouterr().err
+
+
+def test_residuals_of_student_t_outputs(files, tmp_path, capsys):
+    path, kernel = tmp_path / "m.safetensors", "matern32(lengthscale=2)+white(variance=0.7)"
+    assert run("fit", files.counts, "--likelihood", "student-t", "--residual", kernel, "-o", path, *SIZE, "-q") == 0
+    assert repr(load_posterior(path).origin.residual) == repr(parse_kernel(kernel))
+    assert run("forecast", path, "--until", "13", "--residual", "bias(variance=1)") == 1
+    assert "--residual: residual of Student-t outputs must be the sum of White()" in capsys.readouterr().err
 
 
 # info and plot

@@ -28,7 +28,7 @@ def trained(likelihood):
     model = VGPDS.from_data(sequences, 3, 12, mapping=ARDRBF(variance=1.0, weight=0.2), likelihood=likelihood)
     guide = AutoOpperArchambeau(model)
     result = fit(model, guide, sequences, num_steps=25, progress=False)
-    return result, Posterior(model, guide, sequences).impute(fill=False)
+    return result, Posterior(model, guide, sequences, residual=None).impute(fill=False)
 
 
 def test_many_degrees_of_freedom_give_the_numbers_of_gaussian_outputs():

@@ -80,9 +80,11 @@ def test_backtests_use_log_scores(posts):
 def test_what_needs_gaussian_outputs(posts):
     post = posts[0]
     model, guide = post.origin.model, post.origin.guide
-    for options in ({"noise_variance": 0.1}, {"output_scale": [1.0, 1.0, 1.0]}, {"residual": Bias() + White()}):
+    for options in ({"noise_variance": 0.1}, {"output_scale": [1.0, 1.0, 1.0]}):
         with pytest.raises(ValueError, match=f"{next(iter(options))} needs Gaussian outputs, but"):
             Posterior(model, guide, post.data, **options)
+    with pytest.raises(ValueError, match="residual needs Gaussian or Student-t outputs, but the likelihood is Neg"):
+        Posterior(model, guide, post.data, residual=Bias() + White())
     for name in ("calibrate", "residual_variance", "hidden_variance"):
         with pytest.raises(ValueError, match=f"{name} needs Gaussian outputs"):
             getattr(post, name)()
