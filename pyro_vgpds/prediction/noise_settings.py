@@ -32,7 +32,7 @@ from pyro_vgpds.training.progress import check_progress, counting_bar
 from pyro_vgpds.types import DataLike
 
 __all__ = [
-    "TRAINED", "NoiseSettings", "apply_settings", "calibrated", "choose_settings", "hidden_variance",
+    "TRAINED", "NoiseSettings", "apply_settings", "calibrated", "choose_settings", "factor_work", "hidden_variance",
     "residual_variance",
 ]  # fmt: skip
 
@@ -186,7 +186,7 @@ def hidden_variance(
 
 def _proposals(posterior: FittedModel, split: Split) -> list[NoiseSettings]:
     found = [TRAINED]
-    cheap = _is_cheap(posterior.data)
+    cheap = factor_work(posterior.data) <= _MOST
     correlated = _residual(posterior) if cheap else None
     if correlated is not None:
         found.append(NoiseSettings(residual=correlated))
@@ -199,11 +199,11 @@ def _proposals(posterior: FittedModel, split: Split) -> list[NoiseSettings]:
     return found
 
 
-def _is_cheap(data: Sequences) -> bool:
-    """Whether the residuals' correlation matrices can be factorised for every pattern of missing entries."""
+def factor_work(data: Sequences) -> float:
+    """Multiply-adds that factorise a covariance of the frames of each sequence for every pattern of missing entries."""
     mask, own = data.mask(), data.num_base_outputs
     patterns = min(own, mask[:, :own].unique(dim=1).shape[1] if bool((~mask).any()) else 1)
-    return patterns * sum(n**3 for n in data.lengths) <= _MOST
+    return float(patterns) * sum(float(n) ** 3 for n in data.lengths)
 
 
 def _residual(posterior: FittedModel) -> tuple[float, float] | None:

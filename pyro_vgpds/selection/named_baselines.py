@@ -21,8 +21,11 @@ from pyro_vgpds.baselines.regression import choose_penalty
 from pyro_vgpds.data.parts import split_outputs, with_outputs, without_lags
 from pyro_vgpds.data.sequences import Sequences
 from pyro_vgpds.kernels import Matern32
+from pyro_vgpds.prediction.noise_settings import factor_work
 
 __all__ = ["BASELINES", "NamedBaseline", "choose_setting", "make_baseline"]
+
+_WORK = 3000.0**3  # multiply-adds of one GP for each output, for each of about twenty lengthscales
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ BASELINES: dict[str, _Kind] = {
         lambda data: data.num_base_outputs <= 2000,
         lambda data: choose_components(_unit(data)),
     ),
-    "one GP for each output": _Kind(_processes, allows=lambda data: max(data.lengths) <= 3000),
+    "one GP for each output": _Kind(_processes, allows=lambda data: factor_work(data) <= _WORK),
     "ridge regression": _Kind(
         _ridge, ("impute", "reconstruct"), lambda data: data.num_base_outputs <= 400, choose_penalty
     ),

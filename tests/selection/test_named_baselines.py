@@ -143,6 +143,17 @@ def test_what_suits_the_data_is_proposed():
         assert {model.noise_per_output for model in propose_models(film, "impute")} == {own}
 
 
+def test_processes_whose_covariances_take_long_to_factorise_are_not_tried():
+    """2000³ multiply-adds for each pattern of missing entries."""
+    y = np.random.default_rng(0).normal(size=(2000, 8))
+    one, several = y.copy(), y.copy()
+    one[5] = np.nan
+    several[np.arange(8), np.arange(8)] = np.nan
+    for outputs, expected in ((y, True), (one, True), (several, False)):
+        names = propose_baselines(Sequences(np.arange(2000.0), outputs), "impute")
+        assert ("one GP for each output" in names) is expected
+
+
 def test_hidden_columns_have_models_with_neighbouring_frames():
     long, short = (Sequences([range(n)] * 2, list(torch.randn(2, n, 12))) for n in (10, 9))
     found = [model for model in propose_models(long, "reconstruct") if model.lags]
