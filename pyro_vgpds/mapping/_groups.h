@@ -161,7 +161,7 @@ INLINE void NAME(write_tile)(const batch *B, long n, long m, long j, const doubl
 }
 
 TARGET static int NAME(forward_groups)(const problem *P, const double *mask, const groups *S, long n0, long n1,
-                                       const double *decay, int in_blocks, double *V) {
+                                       const double *decay, long in_blocks, double *V) {
     const long Q = P->Q, C = S->C, Mpad = P->Mpad, most = min(FORWARD_ROWS, rounded(n1 - n0, GROUP_ROWS));
     const long in_lists = lists_size(C + 1, GROUP_ROWS), in_batch = batch_size(P, most);
     char *work = allocate(sizeof(double) * (GROUP_ROWS + C + 1) * BLOCK + in_batch + most / GROUP_ROWS * in_lists);

@@ -7,19 +7,19 @@
 typedef struct {
     long lists, *start, *order;
     int equal;
-    uint32_t *place;
+    long *place;
     double *value, *factor;
 } lists;
 
 static long lists_size(long most, long length) {
-    return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) + most * length * (sizeof(double) + sizeof(uint32_t)), 64);
+    return rounded((most + 1) * (2 * sizeof(long) + sizeof(double)) + most * length * (sizeof(double) + sizeof(long)), 64);
 }
 
 static lists lists_at(char *memory, long most, long length) {
     long *start = (long *)memory;
     double *factor = (double *)(start + 2 * (most + 1)), *value = factor + most + 1;
     start[0] = 0;
-    return (lists){0, start, start + most + 1, 1, (uint32_t *)(value + most * length), value, factor};
+    return (lists){0, start, start + most + 1, 1, (long *)(value + most * length), value, factor};
 }
 
 // One more list, of the places with a difference between mask and full, of which `size` numbers each are some steps apart
@@ -29,7 +29,7 @@ static void add_list(lists *L, long size, const double *mask, long step, const d
     for (long e = 0; e < size; e++) {
         const double found = mask[e * step] - full[e * full_step];
         if (found == 0) continue;
-        L->place[used] = (uint32_t)(e * BLOCK);
+        L->place[used] = e * BLOCK;
         L->value[used++] = found;
     }
     const double factor = used > first ? L->value[first] : 0;

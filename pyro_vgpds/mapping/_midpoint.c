@@ -591,7 +591,7 @@ int grouped_forward(long N, long M, long Q, long C, const double *a, const doubl
     groups S;
     double *factor = make_decay(M, decay, 1);
     const int failed = find_groups(&S, N, C, mask) || !P.z || !factor;
-    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, (int)in_blocks, V);
+    const int status = failed ? 1 : DISPATCH(forward_groups, &P, mask, &S, n0, n1, factor, in_blocks, V);
     free(P.z);
     free(S.full);
     free(factor);
