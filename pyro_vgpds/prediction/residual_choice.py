@@ -32,18 +32,18 @@ from pyro_vgpds.prediction.residuals import Correlation, Residuals, every_frame
 
 __all__ = ["choose_residual", "typical_step"]
 
-#: kernels of residuals: class, lengthscale in frames, and share of white noise
-_KERNELS: tuple[tuple[type[Matern12 | Matern32], float, float], ...] = (
-    (Matern32, 2.0, 0.05),
-    (Matern32, 4.0, 0.05),
-    (Matern12, 1.5, 0.1),
-    (Matern12, 3.0, 0.1),
+#: kernels of residuals: class, lengthscale in frames, and variances of it and of white noise
+_KERNELS: tuple[tuple[type[Matern12 | Matern32], float, float, float], ...] = (
+    (Matern32, 2.0, 0.95, 0.05),
+    (Matern32, 4.0, 0.95, 0.05),
+    (Matern12, 1.5, 0.9, 0.1),
+    (Matern12, 3.0, 0.9, 0.1),
+    (Matern32, 4.0, 0.5, 0.5),
+    (Matern32, 4.0, 1.0, 0.7),
 )
-#: more of Student-t outputs: lengthscale in frames, and variances of the Matérn 3/2 and the white part
-_WHITER = ((4.0, 0.5, 0.5), (4.0, 1.0, 0.7))
 _SHORT = 1e-3  # lengthscale, in frames, of a path that carries nothing
 _GAIN = 0.005  # nats for each hidden entry by which a kernel must be better than white noise
-_SHARE = 0.1  # of the entries that are hidden
+_SHARE = 0.05  # of the entries that are hidden in gaps, and of those that are hidden one by one
 _STEPS = 10  # of q(X) without them
 _NODES = 12  # of the function values of a hidden entry
 _MOST = 10**7  # entries of the data, which are held in memory
@@ -52,9 +52,9 @@ _MOST = 10**7  # entries of the data, which are held in memory
 def choose_residual(posterior: FittedModel) -> Kernel | None:
     """The kernel of residuals under which hidden training entries are most likely; None for white noise.
 
-    The hidden gaps are like those of the data; for Student-t outputs, half of the hidden entries are single ones.
-    Residuals are white if nothing is missing, because then no entry between the others is to be predicted, if outputs
-    are neither Gaussian nor Student-t, or if the data are not all in memory.
+    Half of the hidden entries are in gaps like those of the data, the others are single ones. Residuals are white if
+    nothing is missing, because then no entry between the others is to be predicted, if outputs are neither Gaussian nor
+    Student-t, or if the data are not all in memory.
 
     :param posterior: a trained model whose noise is white.
     """
@@ -70,7 +70,7 @@ def choose_residual(posterior: FittedModel) -> Kernel | None:
         return None
     state = pyro.util.get_rng_state()
     try:
-        split = hold_out(data, "impute", share=_SHARE) if posterior.likelihood is None else _hide(data)
+        split = _hide(data)
     except ValueError:  # too few entries to hide some of them
         return None
     try:
@@ -90,8 +90,8 @@ def typical_step(data: Sequences) -> float:
 
 def _hide(data: Sequences) -> Split:
     """Gaps like those of the data, and single entries, which tell more about the kernel than long gaps."""
-    gaps = hold_out(data, "impute", share=0.5 * _SHARE)
-    both = hold_out(gaps.train, "impute", share=0.5 * _SHARE, pattern="entries")
+    gaps = hold_out(data, "impute", share=_SHARE)
+    both = hold_out(gaps.train, "impute", share=_SHARE, pattern="entries")
     truth = [torch.where(a.isfinite(), a, b) for a, b in zip(gaps.truth, both.truth, strict=True)]
     return replace(both, truth=truth)
 
@@ -112,12 +112,10 @@ def _best(blind: FittedModel, split: Split) -> Kernel | None:
         variance = uncertain + noise
         return -0.5 * float(((value - mean - shift).square() / variance + variance.log()).mean())
 
-    kernels = [kind(1.0 - white, scale * step) + White(white) for kind, scale, white in _KERNELS]
+    kernels = [kind(own, scale * step) + White(white) for kind, scale, own, white in _KERNELS]
     white_ones: list[Kernel | None] = [None]
-    if outputs is not None:
-        kernels += [Matern32(own, scale * step) + White(white) for scale, own, white in _WHITER]
-        # wider noise alone is no reason for a correlation
-        white_ones += [Matern32(own, _SHORT * step) + White(white) for _, own, white in _WHITER]
+    if outputs is not None:  # other noise alone is no reason for a correlation; that of Gaussian outputs is the same
+        white_ones += [kind(own, _SHORT * step) + White(white) for kind, _, own, white in _KERNELS if white >= 0.5]
     best, kernel = max(((density(kernel), kernel) for kernel in kernels), key=lambda pair: pair[0])
     return kernel if best > max(map(density, white_ones)) + _GAIN else None
 

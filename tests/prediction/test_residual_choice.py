@@ -54,6 +54,19 @@ def test_white_residuals_stay_white():
     assert choose_residual(train(split.train)) is None
 
 
+def test_single_entries_count_where_the_own_gaps_are_long():
+    data, rng = own_parts(0.25), np.random.default_rng(0)
+    y = data.y.clone()
+    for column, start in enumerate(rng.integers(5, 53, 20)):
+        y[start : start + 12, column] = torch.nan
+    split = hold_out(Sequences(data.times.t, y), "impute", pattern="entries")
+    white = train(split.train)
+    posterior = Posterior(white.origin.model, white.origin.guide, split.train)
+    assert repr(posterior.origin.residual) == repr(Matern32(1.0, 2.0) + White(0.7))
+    scale = split.train.output_scales
+    assert relative_error(split.predict(posterior), scale) < 0.97 * relative_error(split.predict(white), scale)
+
+
 def test_nothing_is_chosen_if_nothing_is_missing_or_too_little_is_known():
     assert choose_residual(train(own_parts(0.0))) is None
     data = make_data(lengths=(4,))
