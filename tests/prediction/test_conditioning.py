@@ -126,7 +126,8 @@ def test_more_hidden_entries_are_not_used():
     a = posterior.condition(with_outputs(posterior.data, hidden))
     changed = posterior.data.y.clone()
     changed[3, 2] += 100.0
-    b = Posterior(posterior.origin.model, posterior.origin.guide, with_outputs(posterior.data, changed))
+    origin = posterior.origin  # the same kernel of residuals, which is chosen with the entry
+    b = Posterior(origin.model, origin.guide, with_outputs(posterior.data, changed), residual=origin.residual)
     c = b.condition(with_outputs(posterior.data, hidden))
     torch.testing.assert_close(a.impute().mean, c.impute().mean)
     assert a.impute().mean[3, 2] == pytest.approx(posterior.impute(fill=False).mean[3, 2].item(), abs=0.5)
