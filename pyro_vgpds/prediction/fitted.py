@@ -73,7 +73,7 @@ class FittedModel(BasePredictor):
     :ivar correlation: of the residuals; None if the noise is white.
     :ivar encode: the network of an amortised guide, from sequences to sites; None for other guides.
     :ivar work: multiply-adds of an evaluation of the bound, which the number of threads depends on.
-    :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
+    :ivar origin: model, guide, and the noise, scale, residual kernel and widening of predictions.
     """
 
     @one_at_a_time

@@ -13,6 +13,7 @@ from pyro_vgpds import VGPDS, Posterior, Sequences, load_posterior, save_posteri
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.kernels import Matern32, White
 from pyro_vgpds.likelihoods import Poisson
+from pyro_vgpds.prediction.descriptions import build_posterior, describe_posterior
 from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.widening import gap_factors, gap_lengths
 
@@ -120,6 +121,14 @@ def test_files_and_other_data_keep_it(chosen, tmp_path):
         torch.testing.assert_close(again.impute().variance, one.impute().variance)
         assert one.condition(one.data).origin.widening is one.origin.widening
         assert copy.deepcopy(one).origin.widening is one.origin.widening
+
+
+def test_files_without_it_have_the_variances_of_the_model(chosen):
+    header, tensors = describe_posterior(chosen)
+    del header["prediction"]["widening"]
+    again = build_posterior(header, tensors, chosen.data)
+    assert again.origin.widening is False
+    torch.testing.assert_close(again.impute().variance, predict_with(chosen, widening=False).impute().variance)
 
 
 def test_complete_data_have_the_same_predictions():
