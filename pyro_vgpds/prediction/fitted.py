@@ -181,16 +181,9 @@ class FittedModel(BasePredictor):
 
     @abstractmethod
     def reconstruct(
-        self,
-        t: DataLike,
-        y: DataLike,
-        sequence: SequenceLike = None,
-        *,
-        fill: bool = False,
-        include_noise: bool = True,
-        solver: Solver | None = None,
-        progress: CountLike = False,
-    ) -> Reconstruction:
+        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, fill: bool = False,
+        include_noise: bool = True, solver: Solver | None = None, progress: CountLike = False,
+    ) -> Reconstruction:  # fmt: skip
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
     def check_new(self, data: Sequences, name: str = "y") -> None:
