@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ),
     (
         "py:class",
-        r"pyro_vgpds\.(kernels\.((base|names)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.ValueAndGrads)|data\.items\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
+        r"pyro_vgpds\.(kernels\.((base|names)\.K|programs\.Program)|mapping\.(psi\.Psi|explicit\.ExpectedGP|group_terms\.ValueAndGrads)|data\.map_style\.Items|inference\.natural\.Tracked|prediction\.conditioning\.P)",
     ),
     ("py:class", r"Values|pyro_vgpds\.(parameters\.declared\.P|likelihoods\.names\.L)"),
     (

@@ -100,7 +100,8 @@ def naive_bound(psi0, psi1, psi2, k_mm, noise, y) -> Tensor:
     beta = 1.0 / noise
     inside = beta * psi2 + k_mm
     w = beta * torch.eye(n) - beta**2 * psi1 @ torch.linalg.inv(inside) @ psi1.mT
-    value = d * (0.5 * n * math.log(beta / (2 * math.pi)) + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside))
+    most = -0.5 * n * torch.as_tensor(2 * math.pi * noise).log()
+    value = d * (most + 0.5 * torch.logdet(k_mm) - 0.5 * torch.logdet(inside))
     value = value - 0.5 * torch.trace(y.mT @ w @ y)
     return value - 0.5 * beta * d * (psi0 - torch.trace(torch.linalg.solve(k_mm, psi2)))
 

@@ -33,11 +33,11 @@ pytestmark = [
 #: what compares compiled functions with those of torch, except for two tests of long arrays
 TESTS = (
     "mapping/test_native_psi1.py", "mapping/test_native_psi2.py", "mapping/test_native_terms.py",
-    "mapping/test_native_bound.py", "mapping/test_native_inducing.py", "mapping/test_rbf_weighted.py",
-    "mapping/test_rbf_site_bound.py", "mapping/test_panels.py", "temporal/test_chains.py",
-    "temporal/test_markov_path.py", "temporal/test_markov_autograd.py",
-    "kernels/test_programs.py", "likelihoods/test_native_tangents.py",
-    "training/test_adam.py", "training/test_bundle.py",
+    "mapping/test_native_bound.py", "mapping/test_native_bound_sizes.py", "mapping/test_native_inducing.py",
+    "mapping/test_rbf_weighted.py", "mapping/test_rbf_site_bound.py", "mapping/test_panels.py",
+    "temporal/test_chains.py", "temporal/test_markov_path.py", "temporal/test_markov_autograd.py",
+    "kernels/test_programs.py", "likelihoods/test_native_tangents.py", "training/test_adam.py",
+    "training/test_bundle.py",
 )  # fmt: skip
 CHOSEN = "not long_chains and not switch"
 

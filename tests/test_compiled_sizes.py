@@ -53,7 +53,7 @@ def test_midpoint_sums():
     library = native_psi2._library()
     sums = torch.empty(groups, panels.panels_size(points))
     given = most, points, dims, groups, *pointers(*large)
-    assert library.grouped_forward(*given, most - rows, most, None, sums.data_ptr()) == 0
+    assert library.grouped_forward(*given, most - rows, most, None, 0, sums.data_ptr()) == 0
     assert torch.allclose(panels.matrices_of(sums, points), native_psi2.forward(a, r, mu, z, mask), rtol=1e-12)
     found = sparse(most), sparse(most, dims), sparse(most, dims), torch.empty_like(z)
     packed = torch.empty(2, groups + 2, 32)  # five points, in two panels of four, with a block each

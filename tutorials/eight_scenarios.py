@@ -52,7 +52,7 @@ plt.rcParams["figure.dpi"] = 80
 #
 # | | temporal kernel $k_x$ | mapping kernel $k_f$ | for |
 # | --- | --- | --- | --- |
-# | 1 | RBF | ARD RBF | smooth motion; the default |
+# | 1 | RBF | ARD RBF | smooth motion; the default on this page |
 # | 2 | white noise | ARD RBF | frames without order: the model is then the Bayesian GP-LVM |
 # | 3 | RBF | ARD linear | smooth signals, mixed linearly |
 # | 4 | linear | ARD linear | trends: straight lines in time |

@@ -58,8 +58,8 @@ plt.rcParams.update({"figure.dpi": 100, "axes.spines.top": False, "axes.spines.r
 #
 # Everybody should be able to run this page, so the file is generated: `make_sensors` makes hourly measurements of six
 # weather stations over three weeks. All sensors follow the hour of the day and the same weather, in nonlinear ways, and
-# sensors fail in the ways in which sensors fail. We write a csv file and then forget where it came from. Generated data
-# show how to work; they do not show which method is best for your data.
+# some fail for hours or days, as real ones do. We write a csv file and use only this file. Generated data show how to
+# work; they do not show which method is best for your data.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -138,9 +138,9 @@ print(found.report)
 # different units count alike, predicting the mean of each column has an error of about 1, and 0 is perfect. *In 95 %*
 # is the percentage of the hidden entries inside the 95 % intervals: it should be near 95. *Weight* is the share in the
 # ensemble, a mean over the columns, because each column has weights of its own; poor candidates have none. The row of
-# the ensemble is a fair one: its weights and the widths of its intervals were chosen on other hidden entries than those
-# that it is tested on. So its error can be above that of the best candidate, which was found by looking at all of them.
-# Its percentage should be near 95 even if the intervals of single models are too narrow.
+# the ensemble is a fair test: its weights and the widths of its intervals were chosen on other hidden entries than
+# those that it is tested on. So its error can be above that of the best candidate, which was found by looking at all of
+# them. Its percentage should be near 95 even if the intervals of single models are too narrow.
 # Candidates that are far behind on the first hidden part are stopped there to save time; the last sentence names them,
 # and their errors are estimates.
 #
@@ -347,7 +347,7 @@ pd.read_csv(csv, index_col=0).iloc[:3, :6].round(1)
 # ## When a baseline wins
 #
 # Monthly returns of 35 portfolios (Kenneth French's library). If returns could be forecast from their own past by
-# simple means, they would not stay that way. We ask for a year all the same.
+# simple means, traders would use this until it is gone. We forecast a year anyway.
 
 # %%
 try:

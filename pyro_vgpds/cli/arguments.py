@@ -91,7 +91,7 @@ def add_when(parser: argparse.ArgumentParser, sequence: str, default: str | None
     :param default: its default.
     """
     group = parser.add_argument_group("times of the prediction")
-    group.add_argument("--horizon", type=count, metavar="N", help="number of frames; they start at the sequence's end")
+    group.add_argument("--horizon", type=count, metavar="N", help="number of frames after the end of the sequence")
     group.add_argument("--until", metavar="TIME", help="instead of --horizon: last time or date")
     group.add_argument(
         "--step",

@@ -123,8 +123,9 @@ def _read_rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         rows, lines = rows[1:], lines[1:]
     if not rows:
         raise CommandError(f"{path} has a header but no rows.")
-    usual = statistics.mode(map(len, rows))
-    if usual != len(header) and len(rows) > 2:
+    widths = [len(row) for row in rows]
+    usual = statistics.mode(widths)
+    if usual != len(header) and len(rows) > 2 and 2 * widths.count(usual) > len(rows):
         raise CommandError(
             f"{path}: the first line has {counted(len(header), 'cell')}, but most others have {usual}. The first line "
             "must be the names of the columns: delete lines before it."

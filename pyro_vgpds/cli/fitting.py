@@ -186,7 +186,8 @@ def _save_one(
         save_posterior(args.output, found, about.pack())
         say(args, _calibration(found, args.calibrate))
     else:
-        save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data)), about.pack())
+        white: dict[str, None] = {} if args.residual is None else {"residual": None}  # no choice of a kernel
+        save_posterior(args.output, with_posterior_options(args, Posterior(model, guide, data, **white)), about.pack())
 
 
 def _calibration(found: Ensemble, task: str) -> str:

@@ -48,7 +48,8 @@ def add_options(parser: argparse.ArgumentParser, which: str) -> None:
         metavar="KERNEL",
         help="temporal kernel of what the mapping does not explain, written as for fit --temporal: "
         '"bias(variance=1)+white(variance=1)" for an offset of each output that is constant over a sequence, '
-        f'"matern32(lengthscale=5)+white(variance=1)" for one that drifts; {which}. Default: white noise',
+        f'"matern32(lengthscale=5)+white(variance=1)" for one that drifts; {which}. Default: that of the model; '
+        "fit chooses one if entries are missing and hidden ones are predicted better with it",
     )
 
 

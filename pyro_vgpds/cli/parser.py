@@ -27,6 +27,12 @@ values; an optional column `sequence` names the sequence of each row), npz (y (N
 columns; or frames (T, H, W) of a video), npy, bvh (motion capture), or with the [video] extra mp4, avi, mkv, mov and
 gif.
 """
+_FIRST = f"""\
+first steps:
+  {PROGRAM} fit data.csv -o data.safetensors --horizon 24
+  {PROGRAM} forecast data.safetensors --horizon 24 -o ahead.csv
+
+"""
 _CODES = """\
 An existing file is replaced only with --force. A file is never written partially.
 Exit codes: 0 success, 1 failure (a file is missing or has the wrong content), 2 wrong argument, 130 Ctrl-C (fit --quick
@@ -49,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=f"`{PROGRAM} COMMAND --help` shows the arguments of a command, with examples.\n{_CODES}",
+        epilog=f"{_FIRST}`{PROGRAM} COMMAND --help` shows the arguments of a command, with examples.\n{_CODES}",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {pyro_vgpds.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -257,7 +263,7 @@ _COMMANDS = (
         "experiment",
         lazy.run_experiment,
         _experiment,
-        "Run an experiment of the paper.",
+        "Repeat an experiment of the paper or of the documentation.",
         "experiment\nexperiment cmu35 --seeds 5 --output results\nexperiment missa --quick",
     ),
 )

@@ -129,9 +129,12 @@ class InducingPosterior:
         return torch.zeros_like(group[:0]) if mask is None else (mask.amin(0) == 0.0).nonzero().squeeze(-1)
 
     def observed_frames(self) -> Tensor:
-        """Whether some output was observed in each frame of the data, (N,)."""
-        mask = self._observed[0]
-        return self._k.new_ones(len(self._k), dtype=torch.bool) if mask is None else mask.amax(0) > 0.0
+        """Whether some output, without lagged copies, was observed in each frame of the data, (N,)."""
+        mask, group = self._observed
+        if mask is None:
+            return self._k.new_ones(len(self._k), dtype=torch.bool)
+        own = group[: self.num_outputs].unique()
+        return (mask[own[own >= 0]] > 0.0).any(0)
 
     def noise_of(self, index: Tensor) -> Tensor:
         """Noise variances of some outputs in the data's units, (d,)."""

@@ -43,7 +43,11 @@ class GroupParts(NamedTuple):
     gradients: GroupGradients | None  #: None if they were not wanted
 
 
-_library = Library(f"{__package__}._terms", terms_groups="nnn pppppp nn ppppp")
+_library = Library(
+    f"{__package__}._terms",
+    terms_groups="nnn pppppp nn ppppp",
+    terms_in_place="nnn pppppp n pp n pppppp",
+)
 
 
 def entries() -> tuple[int, int]:

@@ -73,7 +73,7 @@ class FittedModel(BasePredictor):
     :ivar correlation: of the residuals; None if the noise is white.
     :ivar encode: the network of an amortised guide, from sequences to sites; None for other guides.
     :ivar work: multiply-adds of an evaluation of the bound, which the number of threads depends on.
-    :ivar origin: model, guide, and the noise, scale and residual kernel that were given.
+    :ivar origin: model, guide, and the noise, scale, residual kernel and widening of predictions.
     """
 
     @one_at_a_time
@@ -181,16 +181,9 @@ class FittedModel(BasePredictor):
 
     @abstractmethod
     def reconstruct(
-        self,
-        t: DataLike,
-        y: DataLike,
-        sequence: SequenceLike = None,
-        *,
-        fill: bool = False,
-        include_noise: bool = True,
-        solver: Solver | None = None,
-        progress: CountLike = False,
-    ) -> Reconstruction:
+        self, t: DataLike, y: DataLike, sequence: SequenceLike = None, *, fill: bool = False,
+        include_noise: bool = True, solver: Solver | None = None, progress: CountLike = False,
+    ) -> Reconstruction:  # fmt: skip
         """As :meth:`Posterior.reconstruct <pyro_vgpds.Posterior.reconstruct>`."""
 
     def check_new(self, data: Sequences, name: str = "y") -> None:

@@ -105,5 +105,7 @@ class OutputResiduals(Residuals):
         """Draws of e, (num_samples, T, D), coherent in time."""
         draws = self.t_new.new_empty(num_samples, len(self.t_new), self.inducing.num_outputs)
         for target, path in self.paths:
-            draws[:, target] = path.sample((num_samples,)) * self.scale
+            # a frame at which the kernel has no variance, such as t = 0 of Linear, may have a covariance without a root
+            drawn = torch.where(path.variance > 0.0, path.sample((num_samples,)), path.mean)
+            draws[:, target] = drawn * self.scale
         return draws

@@ -77,9 +77,9 @@ class Posterior(FittedModel):
         frames to the other frames of the sequence. A sequence of n frames costs O(n), or O(n³) for each pattern of
         observed frames if the kernel has no state-space form. Predictions without noise are of the mapping alone.
         Student-t outputs have a sum of ``White()`` and another kernel, whose variances are relative to their squared
-        scale. None for white noise. Default: white noise, or if entries of the data are missing and the outputs are
-        Gaussian or Student-t, the best of a few kernels by the density of hidden training entries
-        (:doc:`/mathematics`), which takes about a third of the time of training.
+        scale, and cost O(n³) for each output without a state-space form. None for white noise. Default: white noise, or
+        if entries of the data are missing and the outputs are Gaussian or Student-t, the best of a few kernels by the
+        density of hidden training entries (:doc:`/mathematics`), which takes about a third of the time of training.
     :param widening: multiply the variance of the function at missing entries of training frames by the square root of
         the length of the gap, at most ten frames, if other outputs of the frame were observed (:doc:`/mathematics`).
         Default: if ``residual`` is not given and the outputs are Gaussian.

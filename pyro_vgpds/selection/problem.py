@@ -34,7 +34,7 @@ _GAPS = 16.0  # that all parts together should have: the entries of one gap have
 _OUTPUTS = 50.0  # further outputs with whose errors a gap of missing entries counts as one more
 _ENTRIES = 400.0  # that all parts together should have, for missing entries
 # Of the way candidates are trained and tried. Increase it with each change after which kept results would be others.
-_PROCEDURE = 9
+_PROCEDURE = 10
 
 
 def _few_observed(split: Split) -> list[int]:

@@ -207,7 +207,7 @@ class _NaturalPosterior(torch.autograd.Function):
         g_eta = g_through + g_mean_bar
         g_block = g_lam = None
         if ctx.needs_input_grad[2]:
-            g_lam = (_lam_gradient(full, s, g_s, g_logdet) - g_eta * mu).sum_to_size(lam.shape)
+            g_lam = _lam_gradient(full, s, g_s, g_logdet).sum_to_size(lam.shape) - (g_eta * mu).sum_to_size(lam.shape)
         if ctx.needs_input_grad[0]:
             g_block = _block_gradient(block, full, lam, g_s, g_logdet, g_mu - lam * g_through, mean_bar)  # Wᵀ g_mu
         return g_block, g_eta.sum_to_size(ctx.shape), g_lam
@@ -230,12 +230,18 @@ def _block_gradient(
     """Wᵀ diag(g_s) W + g_logdet Λ W + g_mu mean_barᵀ, summed to the shape of ``block``; overwrites ``full``, S."""
     w = full.mul_(-lam.unsqueeze(-2))
     w.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    # one product: [Wᵀ diag(g_s) + g_logdet Λ, g_mu] [W; mean_barᵀ]
-    left = g_s.unsqueeze(-2) * w.mT
+    left, right = g_s.unsqueeze(-2) * w.mT, w
     left.diagonal(dim1=-2, dim2=-1).add_(g_logdet.unsqueeze(-1) * lam)
-    left = torch.cat([left, g_mu.expand(w.shape[:-1]).unsqueeze(-1)], -1)
-    right = torch.cat([w, mean_bar.expand(w.shape[:-1]).unsqueeze(-2)], -2)
-    if block.dim() == 4 and block.shape[0] == 1:  # all latent dimensions share K: their sum is part of the product
+    shape, more = w.shape[:-1], None
+    if broadcast_shapes(shape, g_mu.shape) == shape:  # one product: [Wᵀ diag(g_s) + g_logdet Λ, g_mu] [W; mean_barᵀ]
+        left = torch.cat([left, g_mu.expand(shape).unsqueeze(-1)], -1)
+        right = torch.cat([right, mean_bar.expand(shape).unsqueeze(-2)], -2)
+    else:  # many means have the same S
+        more = (g_mu.unsqueeze(-1) * mean_bar.unsqueeze(-2)).sum_to_size(block.shape)
+    if block.dim() == 4 and block.shape[0] == 1:  # all paths share K: their sum is part of the product
+        left, right = left.flatten(0, -4), right.flatten(0, -4)
         left, right = left.permute(1, 2, 0, 3).flatten(-2), right.transpose(0, 1).flatten(1, 2)
-        return (left @ right).unsqueeze(0)
-    return (left @ right).sum_to_size(block.shape)
+        found = (left @ right).unsqueeze(0)
+    else:
+        found = (left @ right).sum_to_size(block.shape)
+    return found if more is None else found + more

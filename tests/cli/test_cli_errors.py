@@ -260,6 +260,7 @@ CSV = {
         "# of 2024\n# K\nt,a\n0,1\n1,2\n",
         "the first line has 1 cell, but most others have 2. The first line",
     ),
+    "uneven.csv": ("t,a,b\n0,1\n1,2\n2,1,2\n3,1,2\n", "line 2: 2 cells, but the header has 3 columns."),
     "second.csv": (
         "t,a\ns,K\n0,1\n1,2\n",
         "line 2, column 't': 's' is not a number or a date such as 2024-01-31T12:00:00. This column was taken for the "

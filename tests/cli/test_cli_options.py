@@ -121,6 +121,7 @@ def test_noise_and_residuals_are_kept_in_the_file(walks, tmp_path):
     ahead = T[-1] + np.array([0.5, 1.0])
     torch.testing.assert_close(here.forecast(ahead, 1).mean, there.forecast(ahead, 1).mean)
     torch.testing.assert_close(here.forecast(ahead, 1).variance, there.forecast(ahead, 1).variance)
+    assert here.origin.widening is there.origin.widening is False
     assert load(tmp_path / "m")[0].latent_dim == 3  # a file of one model
 
 

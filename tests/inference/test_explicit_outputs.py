@@ -171,7 +171,7 @@ def test_sample_first_then_all_sequences_with_factors_in_a_file(tmp_path):
 @pytest.mark.parametrize("chosen", [[], [2]])
 def test_predictions_without_the_data(name, chosen, tmp_path):
     model, guide, data = problem(name)
-    whole = Posterior(model, guide, data)
+    whole = Posterior(model, guide, data, residual=None)
     explicit = AutoExplicit.from_collapsed(guide, data)
     some = Posterior(model, *explicit.part(chosen))
     assert some.bound == pytest.approx(whole.bound, rel=1e-2 if name == "poisson" else 1e-9)  # draws differ

@@ -51,7 +51,7 @@ def assert_same(found, wanted, tolerance=1e-8):
 )
 def test_predictions_are_those_with_all_sequences_in_memory(gaps, per_output, chosen):
     model, guide, data = problem(gaps, per_output)
-    whole = Posterior(model, guide, data, residual=None)
+    whole = Posterior(model, guide, data, residual=None, widening=True)
     some = Posterior(model, *AutoExplicit.from_collapsed(guide, data).part(chosen))
     assert some.bound == pytest.approx(whole.bound, rel=1e-9)
     torch.testing.assert_close(some.inducing_mean, whole.inducing_mean, rtol=1e-7, atol=1e-7)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiled terms of groups against the operations of torch, and the gradients that are scaled in place."""
 
+import ctypes
+from types import SimpleNamespace
+
 import pytest
 import torch
 from problems import terms_of
 
-from pyro_vgpds.compiled import loop_threads
+from pyro_vgpds.compiled import Library, loop_threads
 from pyro_vgpds.mapping import group_terms, native_terms
 from pyro_vgpds.mapping.group_terms import torch_parts
 from pyro_vgpds.mapping.native_inducing import Covariance, GroupStatistics
@@ -137,3 +140,12 @@ def test_terms_without_the_compiled_function_are_the_same(monkeypatch):
     torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=1e-12)
     for one, other in zip(torch.autograd.grad(compiled, leaves), torch.autograd.grad(plain, leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_file_that_lacks_a_function_is_not_used(monkeypatch):
+    own = native_terms._library
+    older = SimpleNamespace(terms_groups=own().terms_groups)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: older)
+    monkeypatch.setattr(native_terms, "_library", Library(own._name, **own._functions))
+    assert native_terms.entries() == (0, 0)
+    assert not is_compiled(torch.zeros(1, 3, 2).double(), torch.zeros(1, 3, 3).double())

@@ -18,7 +18,7 @@ from pyro_vgpds import (
     save_posterior,
 )
 from pyro_vgpds.evaluation import hold_out
-from pyro_vgpds.kernels import RBF, Bias, Matern12, Matern32, White
+from pyro_vgpds.kernels import RBF, Bias, Linear, Matern12, Matern32, White
 from pyro_vgpds.likelihoods import StudentT
 from pyro_vgpds.metrics import log_score
 from pyro_vgpds.prediction.output_residuals import OutputResiduals
@@ -194,6 +194,17 @@ def test_complete_data_and_few_entries_have_white_noise(white):
     few = white.data.y.clone()
     few[2:] = torch.nan
     assert choose_residual(white.condition(Sequences(white.data.times.t[:14], few[:14]), [0])) is None
+
+
+def test_frames_without_variance_of_the_kernel(white):
+    kernel, t = Linear(1.0) + White(0.5), torch.zeros(1)  # a new sequence of the frame t = 0
+    found = OutputResiduals(
+        Correlation.read(kernel, t), white.inducing, t, [(torch.arange(0), torch.arange(1))], white.likelihood
+    )
+    zeros = torch.zeros(1, 4)
+    torch.testing.assert_close(found.path_moments(), (zeros, zeros))
+    torch.testing.assert_close(found.sample(2), zeros.expand(2, 1, 4))
+    assert bool(with_residual(white, kernel).forecast([0.0], None).sample(2).isfinite().all())
 
 
 @pytest.mark.parametrize("kernel", [Matern32(1.0, 0.5), White(1.0), Bias(1.0) * White(0.5)])

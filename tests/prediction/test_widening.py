@@ -13,6 +13,7 @@ from pyro_vgpds import VGPDS, Posterior, Sequences, load_posterior, save_posteri
 from pyro_vgpds.evaluation import hold_out
 from pyro_vgpds.kernels import Matern32, White
 from pyro_vgpds.likelihoods import Poisson
+from pyro_vgpds.prediction.descriptions import build_posterior, describe_posterior
 from pyro_vgpds.prediction.fitted import predict_with
 from pyro_vgpds.prediction.widening import gap_factors, gap_lengths
 
@@ -122,6 +123,14 @@ def test_files_and_other_data_keep_it(chosen, tmp_path):
         assert copy.deepcopy(one).origin.widening is one.origin.widening
 
 
+def test_files_without_it_have_the_variances_of_the_model(chosen):
+    header, tensors = describe_posterior(chosen)
+    del header["prediction"]["widening"]
+    again = build_posterior(header, tensors, chosen.data)
+    assert again.origin.widening is False
+    torch.testing.assert_close(again.impute().variance, predict_with(chosen, widening=False).impute().variance)
+
+
 def test_complete_data_have_the_same_predictions():
     data = make_data()
     model, guide = make_model(data)
@@ -162,11 +171,14 @@ def test_outputs_that_are_not_gaussian():
 
 
 def test_lagged_data_have_gaps_of_their_own_outputs(split):
-    data = split.train.lagged([-1])
+    y = split.train.read().clone()
+    y[30:33] = torch.nan  # lost frames, of which the first has lagged copies
+    data = Sequences(split.train.times.t, y).lagged([-1])
     posterior = fit_posterior(VGPDS.from_data(data, latent_dim=3), data, 5)
     wide = predict_with(posterior, widening=True)
     own = [p.impute(fill=False, include_noise=False).variance for p in (wide, posterior)]
-    missing = split.train.read().isnan()
+    missing = y.isnan()
+    torch.testing.assert_close(own[0][30:33], own[1][30:33])
     assert bool((own[0][missing] >= own[1][missing]).all())
     torch.testing.assert_close(own[0][~missing], own[1][~missing])
     assert float((own[0] / own[1]).max()) == pytest.approx(math.sqrt(10.0))

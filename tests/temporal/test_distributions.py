@@ -221,6 +221,27 @@ def test_batches_of_parameters():
         torch.testing.assert_close(kl_divergence(q, prior)[i], kl_divergence(part, alone))
 
 
+@pytest.mark.parametrize(
+    ("kind", "structure"), [("shared", "dense"), ("own", "dense"), ("own", "markov"), ("diagonal", None)]
+)
+@pytest.mark.parametrize("make_q", [OpperArchambeau, OpperArchambeau.from_natural], ids=["mean_bar", "eta"])
+def test_gradients_of_batches_of_sites(make_q, kind, structure):
+    """Of paths that share one K_t, and some of them the precisions."""
+    times, kernel = make_times((4, 2)), make_kernels()[kind]
+    given = torch.randn(2, 3, 6, Q, requires_grad=True), (0.1 + torch.rand(3, 6, Q)).requires_grad_()
+
+    def total(first, lam):
+        prior = TemporalGP(kernel(), times, Q, structure=structure)
+        q = make_q(prior, first, lam)
+        return (q.mean.sin() + q.variance.log()).sum() + kl_divergence(q, prior).sum()
+
+    leaves = *given, *kernel.parameters()
+    found = torch.autograd.grad(total(*given), leaves)
+    parts = sum(total(given[0][i, j], given[1][j]) for i in range(2) for j in range(3))
+    for one, other in zip(found, torch.autograd.grad(parts, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["shared", "diagonal"])
 def test_expand(kind):
     prior, q = make(kind, (3, 2))
