@@ -11,7 +11,7 @@ from typing import TypeAlias
 from tqdm import tqdm
 
 from pyro_vgpds.formatting import joined
-from pyro_vgpds.training.progress import counting_bar
+from pyro_vgpds.training.progress import HiddenBar, counting_bar
 
 __all__ = ["Event", "ProgressLike", "Watch", "watch_candidates"]
 
@@ -35,7 +35,7 @@ ProgressLike: TypeAlias = bool | Callable[[Event], object] | None
 class Watch:
     """Counts candidates and shows them."""
 
-    def __init__(self, total: int, bar: tqdm, call: Callable[[Event], object] | None) -> None:
+    def __init__(self, total: int, bar: tqdm | HiddenBar, call: Callable[[Event], object] | None) -> None:
         self._total, self._bar, self._call, self._finished = total, bar, call, 0
 
     def start(self, name: str) -> None:

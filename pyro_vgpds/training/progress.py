@@ -19,7 +19,8 @@ from pyro_vgpds.formatting import on_terminal
 from pyro_vgpds.training.problem import Trainable
 
 __all__ = [
-    "CountLike", "bar_class", "check_progress", "counting_bar", "interruptible", "is_shown", "part_of", "progress_bar",
+    "CountLike", "HiddenBar", "bar_class", "check_progress", "counting_bar", "interruptible", "is_shown", "part_of",
+    "progress_bar",
 ]  # fmt: skip
 
 #: show a bar or not, a function that is called with what is done and the total, or None for a bar on a terminal only
@@ -32,17 +33,32 @@ def check_progress(progress: object) -> None:
         check_flags(progress=progress)
 
 
-class _CallingBar(tqdm):
-    """A bar that is not drawn: it calls a function."""
+class HiddenBar:
+    """A bar that is not drawn.
 
-    def __init__(self, total: int, call: Callable[[int, int], object]) -> None:
-        super().__init__(total=total, disable=True)
-        self.total, self.call = total, call
+    It is no tqdm, which takes a lock that forked processes share for bars that are not drawn as well: a process that is
+    killed at that moment would stop all others.
+
+    :param call: is called with the number of things that are done and with ``total``.
+    """
+
+    def __init__(self, total: int, call: Callable[[int, int], object] | None = None) -> None:
+        self.n, self.total, self.call = 0, total, call
 
     def update(self, n: float | None = 1) -> None:
         if n:
             self.n += int(n)
-            self.call(self.n, self.total)
+            if self.call is not None:
+                self.call(self.n, self.total)
+
+    def set_postfix_str(self, text: str) -> None:
+        pass
+
+    def __enter__(self) -> HiddenBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 def bar_class() -> type[tqdm]:
@@ -54,15 +70,15 @@ def bar_class() -> type[tqdm]:
     return widget
 
 
-def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm:
+def counting_bar(total: int, label: str, progress: CountLike = None) -> tqdm | HiddenBar:
     """A progress bar over a number of things.
 
     :param progress: show it, or a function that is called with the number of things that are done and with ``total``.
         Default: show it on a terminal only.
     """
     if callable(progress):
-        return _CallingBar(total, progress)
-    return bar_class()(total=total, desc=label, disable=not is_shown(progress))
+        return HiddenBar(total, progress)
+    return bar_class()(total=total, desc=label) if is_shown(progress) else HiddenBar(total)
 
 
 def is_shown(progress: bool | None) -> bool:
@@ -81,11 +97,12 @@ def part_of(progress: CountLike, index: int, count: int) -> CountLike:
 @contextmanager
 def progress_bar(problem: Trainable, num_steps: int, label: str, show: bool) -> Iterator[Callable[[int, float], None]]:
     """A progress bar, to call with each step and its bound."""
-    with bar_class()(total=num_steps, desc=label, disable=not show) as bar:
+    if not show:
+        yield lambda step, bound: None
+        return
+    with bar_class()(total=num_steps, desc=label) as bar:
 
         def update(step: int, bound: float) -> None:
-            if not show:
-                return
             bar.update(step - bar.n)
             facts = {"bound": f"{bound:.6g}"}
             if problem.outputs is None and problem.late:

@@ -19,7 +19,7 @@ from pyro_vgpds import VGPDS, AutoOpperArchambeau, Collapsed_ELBO, FitResult, Na
 from pyro_vgpds.datasets import make_sequences
 from pyro_vgpds.kernels import ARDRBF, RBF, Bias, Matern32, Periodic, White, from_pyro
 from pyro_vgpds.linalg import NumericalError
-from pyro_vgpds.training.progress import bar_class
+from pyro_vgpds.training.progress import bar_class, counting_bar
 from pyro_vgpds.training.settings import METHODS
 
 
@@ -353,6 +353,18 @@ def test_progress_is_quiet_off_a_terminal_and_shown_when_asked(problem, capsys):
     assert "bound=" in shown
     assert "noise=" in shown
     assert "active=" in shown
+
+
+def test_hidden_bars_take_no_lock_that_forked_processes_share(problem, monkeypatch):
+    def fail(*args, **kwargs):
+        raise AssertionError("a bar of tqdm was made, which takes its lock")
+
+    monkeypatch.setattr(tqdm.std.tqdm, "__new__", fail)
+    fit(*problem, num_steps=2, progress=False)
+    with counting_bar(3, "things", False) as bar:
+        bar.update()
+        bar.set_postfix_str("one")
+    assert (bar.n, bar.total) == (1, 3)
 
 
 def test_progress_bar_needs_no_widgets(monkeypatch):
