@@ -24,7 +24,7 @@ from pyro_vgpds.kernels import Kernel
 from pyro_vgpds.likelihoods import StudentT
 from pyro_vgpds.likelihoods.value import LikelihoodValue
 from pyro_vgpds.mapping.inducing import InducingPosterior
-from pyro_vgpds.prediction.residuals import Correlation, Residuals, path_at
+from pyro_vgpds.prediction.residuals import Correlation, Residuals, path_at, weights_of
 from pyro_vgpds.temporal.paths import GaussianPath
 
 __all__ = ["OutputResiduals", "check_residual"]
@@ -73,13 +73,10 @@ class OutputResiduals(Residuals):
     def paths(self) -> list[tuple[Tensor, GaussianPath]]:
         """For each sequence its new frames (T,), and e / scale there, event shape (T, D)."""
         index = torch.arange(self.inducing.num_outputs, device=self.t_new.device)
-        v = self.t_new.new_empty(self.inducing.basis.size, len(index))
-        for part in self.inducing.columns():
-            v[:, part.outputs] = part.mean
         with torch.no_grad():
             return [
                 (target, path_at(self._kernel, t, *self._factors(t, left), self.t_new[target]))
-                for t, left, target in self._left(index, v)
+                for t, left, target in self._left(index, weights_of(self.inducing))
             ]
 
     def _factors(self, t: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:

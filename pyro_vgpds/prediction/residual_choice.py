@@ -28,7 +28,7 @@ from pyro_vgpds.prediction.conditioning import condition
 from pyro_vgpds.prediction.fitted import FittedModel
 from pyro_vgpds.prediction.output_residuals import OutputResiduals
 from pyro_vgpds.prediction.predictions import Functions
-from pyro_vgpds.prediction.residuals import Correlation, Residuals, every_frame
+from pyro_vgpds.prediction.residuals import Correlation, Residuals, every_frame, weights_of
 
 __all__ = ["choose_residual", "typical_step"]
 
@@ -104,11 +104,13 @@ def _best(blind: FittedModel, split: Split) -> Kernel | None:
     function = Functions(blind.data.times.t, blind.q, blind.inducing, include_noise=False)
     value, mean, uncertain = truth[hidden], function.mean[hidden].double(), function.variance[hidden].double()
 
+    weights = weights_of(blind.inducing)
+
     def density(kernel: Kernel | None) -> float:
         """The mean log-density of the hidden entries, up to a constant."""
         if outputs is not None:
             return _density(blind, outputs, kernel, value, mean, uncertain, hidden)
-        shift, noise = (part[hidden] for part in _noise(blind, kernel))
+        shift, noise = (part[hidden] for part in _noise(blind, kernel, weights))
         variance = uncertain + noise
         return -0.5 * float(((value - mean - shift).square() / variance + variance.log()).mean())
 
@@ -137,16 +139,13 @@ def _density(
     return float(torch.logsumexp(terms, 0).mean())
 
 
-def _noise(blind: FittedModel, kernel: Kernel | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the noise at the training frames, (N, D) each."""
+def _noise(blind: FittedModel, kernel: Kernel | None, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the noise at the training frames, (N, D) each, for these means of q(V)."""
     t, inducing = blind.data.times.t, blind.inducing
     index = torch.arange(blind.num_outputs, device=t.device)
     variance = inducing.noise_of(index).expand(len(t), -1)
     if kernel is None:
         return torch.zeros_like(variance), variance
-    v = variance.new_empty(inducing.basis.size, len(index))
-    for part in inducing.columns():
-        v[:, part.outputs] = part.mean
     carried = Residuals(Correlation.read(kernel, t), inducing, t, every_frame(blind.data))
-    mean, share = carried.moments(index, v)
+    mean, share = carried.moments(index, weights)
     return mean, share * variance

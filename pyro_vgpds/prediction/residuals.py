@@ -33,7 +33,7 @@ from pyro_vgpds.mapping.psi import MappingValue
 from pyro_vgpds.temporal.distributions import OpperArchambeau, TemporalGP
 from pyro_vgpds.temporal.paths import GaussianPath
 
-__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "path_at", "training_frames"]
+__all__ = ["Correlation", "Residuals", "every_frame", "pair_frames", "path_at", "training_frames", "weights_of"]
 
 _KNOWN = 1e10  # precision of a known residual, relative to its variance
 
@@ -142,6 +142,14 @@ def pair_frames(data: Sequences, new: Sequences, belongs: Sequence[int | None]) 
         old = training_frames(data, sequence if trained else None)
         pairs.append((torch.cat([old, data.num_frames + target]), target))
     return pairs
+
+
+def weights_of(inducing: InducingPosterior) -> Tensor:
+    """The mean of q(V) of all outputs, (M, D)."""
+    v = inducing.factor.new_empty(inducing.basis.size, inducing.num_outputs)
+    for part in inducing.columns():
+        v[:, part.outputs] = part.mean
+    return v
 
 
 class Residuals:
